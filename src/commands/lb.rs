@@ -1,0 +1,190 @@
+//! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide: engine/leaky_bucket.
+
+use super::limits::{decided, inline_limits, limits};
+use crate::engine::leaky_bucket::LeakyBucket;
+use crate::engine::object::{Family, Object};
+use crate::server::args::{Args, flag, is, once};
+use crate::server::block;
+use crate::server::call::Call;
+use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::error::Error;
+
+pub fn register(r: &Registrar<'_>) -> Result<(), String> {
+    let on = |name, flags, access, syntax, summary| Command {
+        name,
+        flags,
+        syntax,
+        keys: Keys::First(access),
+        summary,
+        complexity: "O(1)",
+    };
+    r.add(
+        &on(
+            "lb.take",
+            "write deny-oom fast blocking",
+            Access::Update,
+            "key [capacity tokens period] [COST n] [MAXWAIT ms] [BLOCK]",
+            "Takes a place in an even flow and says how long to wait for it, or refuses.",
+        ),
+        take,
+    )?;
+    r.add(
+        &on(
+            "lb.peek",
+            "readonly fast",
+            Access::Read,
+            "key [capacity tokens period] [COST n] [MAXWAIT ms]",
+            "Says what LB.TAKE would say, and changes nothing.",
+        ),
+        peek,
+    )?;
+    r.add(
+        &on("lb.refund", "write fast", Access::Update, "key tokens", "Gives up places that were taken."),
+        refund,
+    )?;
+    r.add(
+        &on(
+            "lb.set",
+            "write deny-oom fast",
+            Access::Update,
+            "key capacity tokens period",
+            "Pins a leaky bucket's limits: what callers give inline is then ignored.",
+        ),
+        set,
+    )?;
+    r.add(
+        &on("lb.reset", "write fast", Access::Update, "key", "Empties a leaky bucket; an unpinned one goes."),
+        reset,
+    )?;
+    r.add(
+        &on(
+            "lb.info",
+            "readonly fast",
+            Access::Read,
+            "key",
+            "Tells a leaky bucket's limits, level and counts.",
+        ),
+        info,
+    )
+}
+
+/// `[COST n] [MAXWAIT ms] [BLOCK]`: cost, longest wait, and whether to hold the reply.
+fn options(args: &mut Args<'_>, may_block: bool) -> Result<(i64, Option<i64>, bool), Error> {
+    let (mut cost, mut max_wait, mut block) = (None, None, false);
+    while let Some(word) = args.option() {
+        if is(word, "COST") {
+            once(&mut cost, "COST", args.count("cost")?)?;
+        } else if is(word, "MAXWAIT") {
+            once(&mut max_wait, "MAXWAIT", args.duration("maxwait", 0)?)?;
+        } else if may_block && is(word, "BLOCK") {
+            flag(&mut block, "BLOCK")?;
+        } else {
+            let expected = if may_block { "COST n, MAXWAIT ms or BLOCK" } else { "COST n or MAXWAIT ms" };
+            return Err(Error::unknown_option(word, expected));
+        }
+    }
+    Ok((cost.unwrap_or(1), max_wait, block))
+}
+
+fn take(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &["COST", "MAXWAIT", "BLOCK"])?;
+    let (cost, max_wait, block) = options(&mut args, true)?;
+    let mut key = call.write::<LeakyBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let answer = if block && call.may_block() {
+        let ticket = block::ticket();
+        let answer = bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal)?;
+        if answer.is_none() {
+            key.finish_blocking(ticket);
+            return Ok(());
+        }
+        answer
+    } else {
+        Some(bucket.take(limits, cost, max_wait, now, journal)?)
+    };
+    key.finish();
+    if let Some(six) = answer {
+        decided(call, Family::LeakyBucket, &six);
+    }
+    Ok(())
+}
+
+fn peek(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &["COST", "MAXWAIT"])?;
+    let (cost, max_wait, _) = options(&mut args, false)?;
+    let six = call.read::<LeakyBucket, _>(1, |bucket| match bucket {
+        Some(bucket) => bucket.peek(limits, cost, max_wait, call.now()),
+        None => LeakyBucket::blank().peek(limits, cost, max_wait, call.now()),
+    })??;
+    call.reply().ints(&six);
+    Ok(())
+}
+
+fn refund(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let tokens = args.count("tokens")?;
+    let mut key = call.write::<LeakyBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let six = bucket.refund(tokens, now, journal);
+    key.finish();
+    call.reply().ints(&six);
+    Ok(())
+}
+
+fn set(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = limits(&mut args)?;
+    args.end()?;
+    let mut key = call.write::<LeakyBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    bucket.set(limits, now, journal);
+    key.notify(c"lb.set");
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn reset(call: &Call<'_>) -> Result<(), Error> {
+    let mut key = call.write::<LeakyBucket>(1)?;
+    let now = key.now();
+    if key.existing().is_some() {
+        let (bucket, journal) = key.parts();
+        bucket.reset(now, journal);
+    }
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn info(call: &Call<'_>) -> Result<(), Error> {
+    let info = call.read::<LeakyBucket, _>(1, |bucket| bucket.and_then(|b| b.info(call.now())))?;
+    let reply = call.reply();
+    let Some(info) = info else {
+        reply.nil();
+        return Ok(());
+    };
+    let fields = [
+        ("capacity", info.capacity),
+        ("tokens", info.tokens),
+        ("period", info.period),
+        ("pinned", info.pinned),
+        ("inside", info.inside),
+        ("free", info.free),
+        ("wait", info.wait),
+        ("drained_after", info.drained_after),
+        ("waiting", info.waiting),
+        ("granted", info.granted),
+        ("refused", info.refused),
+    ];
+    reply.int_map(&fields);
+    Ok(())
+}

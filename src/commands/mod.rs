@@ -1,0 +1,32 @@
+//! The commands, one file a family: its table (flags, keys, syntax, docs) and each command's parse → decide → reply.
+//!
+//! To change what a command does, open its file here and the engine file it calls. Nothing in here keeps state or touches the server
+//! directly.
+
+mod cl;
+mod lb;
+mod limits;
+mod module;
+mod rq;
+mod rq_options;
+mod rq_table;
+mod rq_view;
+mod tb;
+
+use crate::server::command::Registrar;
+use crate::server::config;
+
+/// Registers all commands that the settings ask for.
+pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
+    tb::register(registrar)?;
+    lb::register(registrar)?;
+    rq_table::register(registrar)?;
+    module::register(registrar)?;
+    if config::cl_throttle() {
+        cl::register(registrar)?;
+    }
+    if config::debug_clock() {
+        module::register_clock(registrar)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! `SLUICE.*`: the module itself: its version, the test clock, and the command that carries effects.
+
+use crate::engine::codec::FORMAT;
+use crate::engine::object::Family;
+use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT_MS, MS};
+use crate::server::args::is;
+use crate::server::call::Call;
+use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::error::Error;
+use crate::server::types::for_family;
+use crate::server::{clock, info, registry, timer};
+
+pub fn register(r: &Registrar<'_>) -> Result<(), String> {
+    r.add(
+        &Command {
+            name: "sluice.version",
+            flags: "readonly fast",
+            syntax: "",
+            keys: Keys::None,
+            summary: "Tells the module's version.",
+            complexity: "O(1)",
+        },
+        version,
+    )?;
+    r.add(
+        &Command {
+            name: "sluice.apply",
+            flags: "write admin",
+            syntax: "key expire effect [blob...]",
+            keys: Keys::First(Access::Update),
+            summary: "Internal: makes a change that a master decided, on its replicas and from the AOF.",
+            complexity: "O(n) with the size of the change",
+        },
+        apply,
+    )
+}
+
+pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {
+    r.add(
+        &Command {
+            name: "sluice.clock",
+            flags: "write admin",
+            syntax: "[SET ms | ADVANCE ms | REAL]",
+            keys: Keys::None,
+            summary: "The test clock: tells it, freezes it at an instant, moves it on, or lets it run again.",
+            complexity: "O(n log n) with what falls due on the way",
+        },
+        clock_command,
+    )
+}
+
+fn version(call: &Call<'_>) -> Result<(), Error> {
+    call.reply().bulk(info::VERSION.to_bytes());
+    Ok(())
+}
+
+fn clock_command(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    let Some(word) = args.option() else {
+        call.reply().int(call.now() / MS);
+        return Ok(());
+    };
+    if is(word, "SET") {
+        let to = args.int("ms", 0, MAX_INSTANT_MS)? * MS;
+        args.end()?;
+        // Whether the clock ran or stood: from now on it stands, and walks.
+        clock::freeze(call.now());
+        timer::walk(call.context(), to);
+    } else if is(word, "ADVANCE") {
+        let to = (call.now() + args.int("ms", 1, MAX_DURATION_MS)? * MS).min(MAX_INSTANT_MS * MS);
+        args.end()?;
+        clock::freeze(call.now());
+        timer::walk(call.context(), to);
+    } else if is(word, "REAL") {
+        args.end()?;
+        clock::run();
+        registry::arm(call.context());
+    } else {
+        return Err(Error::unknown_option(word, "SET ms, ADVANCE ms or REAL"));
+    }
+    call.reply().ok();
+    Ok(())
+}
+
+/// The argument is hostile until it has been decoded and checked against the object it is for.
+fn apply(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let expire = args.int("expire", -1, MAX_INSTANT_MS)?;
+    let head = args.next("effect")?;
+    let family = match head {
+        [FORMAT, family, ..] => info::FAMILIES.iter().map(|(f, _)| *f).find(|f| *f as u8 == *family),
+        _ => None,
+    };
+    let Some(family) = family else {
+        return Err(Error::new("ERR SLUICE.APPLY: not an effect of this version"));
+    };
+    dispatch(call, family, expire, head)?;
+    call.reply().ok();
+    Ok(())
+}
+
+fn dispatch(call: &Call<'_>, family: Family, expire: i64, head: &[u8]) -> Result<(), Error> {
+    fn of<O: crate::engine::object::Object>(call: &Call<'_>, expire: i64, head: &[u8]) -> Result<(), Error> {
+        call.apply::<O>(expire, head)
+    }
+    for_family!(family, of(call, expire, head))
+}

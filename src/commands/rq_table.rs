@@ -1,0 +1,223 @@
+//! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in rq.rs.
+
+use super::rq;
+use crate::server::command::{Access, Command, Keys, Registrar};
+
+/// Registers the family.
+pub fn register(r: &Registrar<'_>) -> Result<(), String> {
+    const PUSH: &str = "[DELAY ms | AT unix-ms] [PRIORITY n] [GROUP group] [TTL ms] [LEASE ms] [MAXDELIVERIES n] [DEDUP ms] \
+                        [ONDUP (REJECT | REPLACE | KEEPLAST)]";
+    const CLAIM: &str = "[COUNT n] [LEASE ms] [CONSUMER name] [GROUP group] [NOACK] [BLOCK ms]";
+    const STATE: &str = "(READY | DELAYED | INFLIGHT | DEAD)";
+    const RATE: &str = "(NONE | tokens per-ms capacity)";
+    let row = |name, flags, keys, syntax: &str, summary, complexity| Command {
+        name,
+        flags,
+        keys,
+        syntax: syntax.to_owned().leak(),
+        summary,
+        complexity,
+    };
+    let (update, read, insert) =
+        (Keys::First(Access::Update), Keys::First(Access::Read), Keys::First(Access::Insert));
+    let log = "O(log n) with n messages";
+    let batch = "O(m log n) for m messages of n";
+    r.add(
+        &row(
+            "rq.push",
+            "write deny-oom fast",
+            insert,
+            &format!("key payload [ID id] {PUSH}"),
+            "Adds a message to a queue.",
+            log,
+        ),
+        rq::push,
+    )?;
+    r.add(
+        &row(
+            "rq.mpush",
+            "write deny-oom",
+            insert,
+            &format!("key n payload... {PUSH}"),
+            "Adds several messages to a queue, all or none.",
+            batch,
+        ),
+        rq::mpush,
+    )?;
+    r.add(
+        &row(
+            "rq.claim",
+            "write fast blocking",
+            update,
+            &format!("key {CLAIM}"),
+            "Hands out the next messages under a lease, with a receipt each.",
+            batch,
+        ),
+        rq::claim,
+    )?;
+    r.add(
+        &row(
+            "rq.mclaim",
+            "write blocking",
+            Keys::Counted(Access::Update),
+            &format!("numkeys key... {CLAIM}"),
+            "Claims from the first of several queues that has messages.",
+            "O(k + m log n) for m messages of k keys",
+        ),
+        rq::mclaim,
+    )?;
+    r.add(
+        &row("rq.ack", "write fast", update, "key receipt...", "Completes messages: they are gone.", batch),
+        rq::ack,
+    )?;
+    r.add(
+        &row(
+            "rq.nack",
+            "write fast",
+            update,
+            "key [DELAY ms] [BACK] [NOCOUNT] [DEAD] [REASON text] RECEIPTS n receipt...",
+            "Gives messages back: ready again, delayed, or dead.",
+            batch,
+        ),
+        rq::nack,
+    )?;
+    r.add(
+        &row(
+            "rq.extend",
+            "write fast",
+            update,
+            "key ms receipt...",
+            "Moves the ends of leases to now + ms.",
+            batch,
+        ),
+        rq::extend,
+    )?;
+    r.add(
+        &row(
+            "rq.next",
+            "write fast blocking",
+            update,
+            &format!("key RECEIPTS n receipt... {CLAIM}"),
+            "Completes messages and claims the next in one step.",
+            batch,
+        ),
+        rq::next,
+    )?;
+    r.add(
+        &row(
+            "rq.requeue",
+            "write",
+            update,
+            "key [STALE ms | CONSUMER name | ALL] [COUNT n]",
+            "Makes messages in flight ready at once; their receipts die.",
+            batch,
+        ),
+        rq::requeue,
+    )?;
+    r.add(
+        &row(
+            "rq.redrive",
+            "write",
+            update,
+            "key [IDS n id...] [COUNT n] [DELAY ms]",
+            "Makes dead messages ready again, with fresh counters.",
+            batch,
+        ),
+        rq::redrive,
+    )?;
+    r.add(
+        &row("rq.del", "write", update, "key id...", "Deletes messages by id, whatever their state.", batch),
+        rq::del,
+    )?;
+    r.add(
+        &row(
+            "rq.purge",
+            "write",
+            update,
+            "key (READY | DELAYED | DEAD | ALL)",
+            "Deletes all messages of a state; those in flight stay.",
+            batch,
+        ),
+        rq::purge,
+    )?;
+    r.add(
+        &row("rq.get", "readonly fast", read, "key id", "Tells everything about a message.", log),
+        rq::get,
+    )?;
+    r.add(
+        &row(
+            "rq.list",
+            "readonly",
+            read,
+            &format!("key {STATE} [GROUP group] [CURSOR cursor] [COUNT n]"),
+            "Lists the messages of a state, page by page.",
+            "O(log n + m) for a page of m messages",
+        ),
+        rq::list,
+    )?;
+    r.add(
+        &row(
+            "rq.len",
+            "readonly fast",
+            read,
+            "key [READY | DELAYED | INFLIGHT | DEAD]",
+            "Counts the messages of a state, or all live ones.",
+            "O(1)",
+        ),
+        rq::len,
+    )?;
+    r.add(
+        &row(
+            "rq.info",
+            "readonly",
+            read,
+            "key",
+            "Tells a queue's settings, counts and totals.",
+            "O(g) with g groups",
+        ),
+        rq::info,
+    )?;
+    let set = format!(
+        "key [LEASE ms] [MAXDELIVERIES n] [BACKOFF (NONE | FIXED ms | EXP base max)] [MAXLEN n] [MAXBYTES n] \
+         [ONFULL (REJECT | DROPOLD)] [MAXINFLIGHT n] [GROUPINFLIGHT n] [RATE {RATE}] [GROUPRATE {RATE}] [DEDUP ms] [MAXDEAD n] \
+         [TTL ms] [AGING ms]"
+    );
+    r.add_with_arity(
+        &row(
+            "rq.set",
+            "write deny-oom",
+            update,
+            &set,
+            "Changes a queue's settings, all or none.",
+            "O(1), more when bounds are lowered",
+        ),
+        -4,
+        rq::set,
+    )?;
+    r.add(
+        &row(
+            "rq.pause",
+            "write deny-oom fast",
+            update,
+            "key [PUSH | CLAIM] [GROUP group] [UNTIL unix-ms]",
+            "Pauses pushes, claims or both, of a queue or of one group.",
+            "O(1)",
+        ),
+        rq::pause,
+    )?;
+    r.add(
+        &row("rq.resume", "write fast", update, "key [GROUP group]", "Lifts a pause.", "O(1)"),
+        rq::resume,
+    )?;
+    r.add(
+        &row(
+            "rq.move",
+            "write deny-oom",
+            Keys::FirstAndSecond,
+            "src dst (READY | DEAD) [COUNT n]",
+            "Moves messages to another queue, in order.",
+            batch,
+        ),
+        rq::r#move,
+    )
+}

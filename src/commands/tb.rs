@@ -1,0 +1,365 @@
+//! `TB.*`: the token bucket. What the commands mean: docs/commands/tb.md; how they decide: engine/token_bucket.
+
+use super::limits::{decided, inline_limits, limits};
+use crate::engine::bucket::Policy;
+use crate::engine::object::{Family, Object};
+use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
+use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
+use crate::server::block;
+use crate::server::call::Call;
+use crate::server::clock;
+use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::error::Error;
+
+pub fn register(r: &Registrar<'_>) -> Result<(), String> {
+    let on = |name, flags, access, syntax, summary| Command {
+        name,
+        flags,
+        syntax,
+        keys: Keys::First(access),
+        summary,
+        complexity: "O(1)",
+    };
+    r.add(
+        &on(
+            "tb.take",
+            "write deny-oom fast blocking",
+            Access::Update,
+            "key [capacity tokens period] [COST n] [ATMOST | FORCE | BLOCK ms]",
+            "Takes tokens from a bucket, or says when they will be there.",
+        ),
+        take,
+    )?;
+    r.add(
+        &on(
+            "tb.peek",
+            "readonly fast",
+            Access::Read,
+            "key [capacity tokens period] [COST n]",
+            "Says what TB.TAKE would say, and changes nothing.",
+        ),
+        peek,
+    )?;
+    r.add(
+        &on(
+            "tb.refund",
+            "write fast",
+            Access::Update,
+            "key tokens",
+            "Puts tokens back, never above the capacity.",
+        ),
+        refund,
+    )?;
+    r.add(
+        &on(
+            "tb.set",
+            "write deny-oom fast",
+            Access::Update,
+            "key capacity tokens period [WARMUP ms] [LEVEL (KEEP | ADD | SCALE | FULL)]",
+            "Pins a bucket's limits: what callers give inline is then ignored.",
+        ),
+        set,
+    )?;
+    r.add(
+        &on(
+            "tb.reset",
+            "write fast",
+            Access::Update,
+            "key",
+            "Makes a bucket full again, and drops its ban and holds; an unpinned one goes.",
+        ),
+        reset,
+    )?;
+    r.add(
+        &on(
+            "tb.drain",
+            "write deny-oom fast",
+            Access::Update,
+            "key [capacity tokens period]",
+            "Empties a bucket: the other side said it has had enough.",
+        ),
+        drain,
+    )?;
+    r.add(
+        &on(
+            "tb.ban",
+            "write deny-oom fast",
+            Access::Update,
+            "key ms",
+            "Refuses every take and hold for so long; 0 lifts the ban.",
+        ),
+        ban,
+    )?;
+    r.add(
+        &on(
+            "tb.hold",
+            "write deny-oom fast",
+            Access::Update,
+            "key [capacity tokens period] COST n TTL ms [ONEXPIRE (KEEP | REFUND)]",
+            "Takes an estimate that is settled later.",
+        ),
+        hold,
+    )?;
+    r.add(
+        &on(
+            "tb.settle",
+            "write fast",
+            Access::Update,
+            "key id actual",
+            "Closes a hold: puts back or charges the difference to what was really used.",
+        ),
+        settle,
+    )?;
+    r.add(
+        &on(
+            "tb.info",
+            "readonly fast",
+            Access::Read,
+            "key",
+            "Tells a bucket's limits, level, ban, holds and counts.",
+        ),
+        info,
+    )
+}
+
+fn take(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &["COST", "ATMOST", "FORCE", "BLOCK"])?;
+    let (mut cost, mut at_most, mut force, mut block) = (None, false, false, None);
+    while let Some(word) = args.option() {
+        if is(word, "COST") {
+            once(&mut cost, "COST", args.count("cost")?)?;
+        } else if is(word, "ATMOST") {
+            flag(&mut at_most, "ATMOST")?;
+        } else if is(word, "FORCE") {
+            flag(&mut force, "FORCE")?;
+        } else if is(word, "BLOCK") {
+            once(&mut block, "BLOCK", args.duration("block", 1)?)?;
+        } else {
+            return Err(Error::unknown_option(word, "COST n, ATMOST, FORCE or BLOCK ms"));
+        }
+    }
+    let cost = cost.unwrap_or(1);
+    let mode = match (at_most, force, block) {
+        (false, false, _) => Mode::Whole,
+        (true, false, None) => Mode::AtMost,
+        (false, true, None) => Mode::Force,
+        _ => return Err(Error::new("ERR syntax error: ATMOST, FORCE and BLOCK exclude each other")),
+    };
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let answer = match block.filter(|_| call.may_block()) {
+        None => Some(bucket.take(limits, cost, mode, now, journal)?),
+        Some(ms) => {
+            let ticket = block::ticket();
+            let answer = bucket.take_or_book(limits, cost, ms, ticket, now, journal)?;
+            if answer.is_none() {
+                key.finish_blocking(ticket);
+                return Ok(());
+            }
+            answer
+        }
+    };
+    key.finish();
+    if let Some(six) = answer {
+        decided(call, Family::TokenBucket, &six);
+    }
+    Ok(())
+}
+
+fn peek(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &["COST"])?;
+    let mut cost = None;
+    while let Some(word) = args.option() {
+        if is(word, "COST") {
+            once(&mut cost, "COST", args.count("cost")?)?;
+        } else {
+            return Err(Error::unknown_option(word, "COST n"));
+        }
+    }
+    let six = call.read::<TokenBucket, _>(1, |bucket| {
+        let cost = cost.unwrap_or(1);
+        match bucket {
+            Some(bucket) => bucket.peek(limits, cost, call.now()),
+            None => TokenBucket::blank().peek(limits, cost, call.now()),
+        }
+    })??;
+    call.reply().ints(&six);
+    Ok(())
+}
+
+fn refund(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let tokens = args.count("tokens")?;
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let six = bucket.refund(tokens, now, journal);
+    key.finish();
+    call.reply().ints(&six);
+    Ok(())
+}
+
+fn set(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = limits(&mut args)?;
+    let (mut warmup, mut level) = (None, None);
+    while let Some(word) = args.option() {
+        if is(word, "WARMUP") {
+            once(&mut warmup, "WARMUP", args.duration("warmup", 0)?)?;
+        } else if is(word, "LEVEL") {
+            once(&mut level, "LEVEL", policy(args.next("LEVEL")?)?)?;
+        } else {
+            return Err(Error::unknown_option(word, "WARMUP ms or LEVEL KEEP|ADD|SCALE|FULL"));
+        }
+    }
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    bucket.set(limits, warmup.unwrap_or(0), level.unwrap_or(Policy::Keep), now, journal);
+    key.notify(c"tb.set");
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn policy(word: &[u8]) -> Result<Policy, Error> {
+    [("KEEP", Policy::Keep), ("ADD", Policy::Add), ("SCALE", Policy::Scale), ("FULL", Policy::Full)]
+        .into_iter()
+        .find_map(|(name, policy)| is(word, name).then_some(policy))
+        .ok_or(Error::new("ERR LEVEL must be KEEP, ADD, SCALE or FULL"))
+}
+
+fn reset(call: &Call<'_>) -> Result<(), Error> {
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    if key.existing().is_some() {
+        let (bucket, journal) = key.parts();
+        bucket.reset(now, journal);
+    }
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn drain(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &[])?;
+    args.end()?;
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let six = bucket.drain(limits, now, journal)?;
+    key.finish();
+    call.reply().ints(&six);
+    Ok(())
+}
+
+fn ban(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let ms = args.duration("ban", 0)?;
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    if ms > 0 || key.existing().is_some() {
+        let (bucket, journal) = key.parts();
+        bucket.ban_for(ms, now, journal);
+    }
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn hold(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limits = inline_limits(&mut args, &["COST", "TTL", "ONEXPIRE"])?;
+    let (mut cost, mut ttl, mut refund) = (None, None, None);
+    while let Some(word) = args.option() {
+        if is(word, "COST") {
+            once(&mut cost, "COST", args.count("cost")?)?;
+        } else if is(word, "TTL") {
+            once(&mut ttl, "TTL", args.duration("ttl", 1)?)?;
+        } else if is(word, "ONEXPIRE") {
+            let value = args.next("ONEXPIRE")?;
+            let refunds = is(value, "REFUND");
+            if !refunds && !is(value, "KEEP") {
+                return Err(Error::new("ERR ONEXPIRE must be KEEP or REFUND"));
+            }
+            once(&mut refund, "ONEXPIRE", refunds)?;
+        } else {
+            return Err(Error::unknown_option(word, "COST n, TTL ms or ONEXPIRE KEEP|REFUND"));
+        }
+    }
+    let (Some(cost), Some(ttl)) = (cost, ttl) else {
+        return Err(Error::new("ERR TB.HOLD needs COST n and TTL ms"));
+    };
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let (six, id) =
+        clock::with_fencing(|f| bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, f, journal))?;
+    key.finish();
+    crate::server::stats::decision(Family::TokenBucket, id.is_some());
+    let reply = call.reply();
+    reply.array(7);
+    six.iter().for_each(|n| reply.int(*n));
+    match id {
+        Some(id) => reply.int(i64::try_from(id).unwrap_or(i64::MAX)),
+        None => reply.nil(),
+    }
+    Ok(())
+}
+
+fn settle(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let id = parse_int(args.next("hold")?).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+    let actual = args.int("actual", 0, MAX_COUNT)?;
+    let mut key = call.write::<TokenBucket>(1)?;
+    let now = key.now();
+    let (bucket, journal) = key.parts();
+    let settled = bucket.settle_hold(id, actual, now, journal);
+    key.finish();
+    call.reply().ints(&settled?);
+    Ok(())
+}
+
+impl From<NoSuchHold> for Error {
+    fn from(_: NoSuchHold) -> Self {
+        Self::new("ERR no such hold")
+    }
+}
+
+fn info(call: &Call<'_>) -> Result<(), Error> {
+    let info = call.read::<TokenBucket, _>(1, |bucket| bucket.and_then(|b| b.info(call.now())))?;
+    let reply = call.reply();
+    let Some(info) = info else {
+        reply.nil();
+        return Ok(());
+    };
+    let fields = [
+        ("capacity", info.capacity),
+        ("tokens", info.tokens),
+        ("period", info.period),
+        ("warmup", info.warmup),
+        ("pinned", info.pinned),
+        ("remaining", info.remaining),
+        ("debt", info.debt),
+        ("next_after", info.next_after),
+        ("reset_after", info.reset_after),
+        ("banned_for", info.banned_for),
+        ("holds", info.holds),
+        ("granted", info.granted),
+        ("refused", info.refused),
+    ];
+    reply.int_map(&fields);
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! What one command changed, on its way to replicas and the AOF.
+//!
+//! The engine records each effect right before it applies it. When nobody listens (`carry` is false) recording costs a flag.
+//! Effects are gathered in *batches*: one batch becomes one `SLUICE.APPLY key head blob …`. Payloads travel beside the head
+//! as blobs, in the order in which the effects of the head consume them.
+
+use super::codec::{FORMAT, encode};
+use super::object::Family;
+use serde::Serialize;
+
+/// A payload that travels beside the head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Blob {
+    /// The argument of the running command at this index: the server hands it on without copying.
+    Arg(usize),
+    Bytes(Box<[u8]>),
+}
+
+/// One `SLUICE.APPLY`: `[FORMAT, family, effect …]` and the payloads its effects consume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub head: Vec<u8>,
+    pub blobs: Vec<Blob>,
+}
+
+/// A new batch is begun when the head of the running one has grown to this many bytes.
+const FULL: usize = 64 << 10;
+
+#[derive(Debug)]
+pub struct Journal {
+    family: Family,
+    carry: bool,
+    changed: bool,
+    batches: Vec<Batch>,
+}
+
+impl Journal {
+    pub fn new(family: Family, carry: bool) -> Self {
+        Self { family, carry, changed: false, batches: Vec::new() }
+    }
+
+    /// Whether effects are encoded at all: the caller may skip preparing what only the encoding needs.
+    pub fn carries(&self) -> bool {
+        self.carry
+    }
+
+    /// Whether anything was recorded: the key is modified.
+    pub fn changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Records that state changes, without anything to carry yet (see [`Journal::record`]).
+    pub fn touch(&mut self) {
+        self.changed = true;
+    }
+
+    /// Records one effect (its wire form) and the payloads it consumes.
+    pub fn record<T: Serialize>(&mut self, wire: &T, blobs: impl IntoIterator<Item = Blob>) {
+        self.changed = true;
+        if !self.carry {
+            return;
+        }
+        if self.batches.last().is_none_or(|b| b.head.len() >= FULL) {
+            self.batches.push(Batch { head: vec![FORMAT, self.family as u8], blobs: Vec::new() });
+        }
+        if let Some(batch) = self.batches.last_mut() {
+            encode(wire, &mut batch.head);
+            batch.blobs.extend(blobs);
+        }
+    }
+
+    /// Takes what was recorded so far; `changed` stays.
+    pub fn take(&mut self) -> Vec<Batch> {
+        std::mem::take(&mut self.batches)
+    }
+}

@@ -1,0 +1,150 @@
+//! What the server asks of the object in a key, whatever its family.
+
+use super::codec::{Corrupt, FORMAT, Reader};
+use super::fencing::Fencing;
+use super::journal::Journal;
+use super::time::Micros;
+use super::waiting::{Answer, Ticket};
+use std::ffi::CStr;
+
+/// The families, with the number that marks their effects. Numbers are never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Family {
+    TokenBucket = 1,
+    LeakyBucket = 2,
+    Semaphore = 3,
+    Gate = 4,
+    Hot = 5,
+    Queue = 6,
+}
+
+impl Family {
+    pub const ALL: [Self; 6] =
+        [Self::TokenBucket, Self::LeakyBucket, Self::Semaphore, Self::Gate, Self::Hot, Self::Queue];
+
+    /// Whether clients wait for messages of this family by key, whether or not there is a key.
+    pub fn queue(self) -> bool {
+        self == Self::Queue
+    }
+}
+
+/// How long the key of an object has to live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until somebody deletes it.
+    Forever,
+    /// The object says the same as no object from instant `full` on; it must live until then and may live `slack` longer.
+    Until { full: Micros, slack: Micros },
+    /// It already says the same as no object: the key goes at once.
+    Gone,
+}
+
+/// The state in a key. It is changed by [`Object::apply`] and by nothing else; what is not state (who waits, counts since the
+/// module was loaded) stays out of effects, snapshots and digests.
+pub trait Object: Sized + 'static {
+    const FAMILY: Family;
+
+    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any. At most 16.
+    const EVENTS: &'static [Option<&'static CStr>] = &[];
+
+    /// One absolute change, decoded and checked against the object it is for.
+    type Effect;
+
+    /// The object that `SLUICE.APPLY` and a load begin with on a missing key.
+    fn blank() -> Self;
+
+    /// Makes the change. Cannot fail.
+    fn apply(&mut self, effect: Self::Effect);
+
+    /// Reads the next effect for `self` from bytes nobody vouches for, with the payloads it consumes, and checks that
+    /// applying it is sound. Raises `fencing` by every number it brings.
+    fn read(
+        &self,
+        input: &mut Reader<'_>,
+        blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+        fencing: &mut Fencing,
+    ) -> Result<Self::Effect, Corrupt>;
+
+    /// Whether the object makes sense as a whole: asked once after the last effect of a load.
+    fn check(&self) -> Result<(), Corrupt>;
+
+    /// The whole state as effects on a blank object: recorded into `journal` piece by piece; `flush` is called now and then so
+    /// that the journal stays small. The same state gives the same effects, byte for byte.
+    fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal));
+
+    /// The earliest instant at which [`Object::settle`] has something to do; None: never. Cheap.
+    fn next_event(&self) -> Option<Micros>;
+
+    /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
+    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
+
+    /// Those who waited on the object and can be answered now, in order; each is forgotten by being told.
+    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        Vec::new()
+    }
+
+    /// A waiting client went away: what it had booked is given back.
+    fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
+        let _ = (ticket, now, journal);
+    }
+
+    /// How often each of [`Object::EVENTS`] has happened so far, in that order; numbers only rise.
+    fn counts(&self, into: &mut [u64]) {
+        let _ = into;
+    }
+
+    /// Takes all who wait, in order, with what each is to be told if the object is gone (None: its command is decided anew).
+    fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
+        Vec::new()
+    }
+
+    /// How long the key has to live, seen at `now`.
+    fn lifetime(&self, now: Micros) -> Lifetime;
+
+    /// Bytes on the heap and in the object itself. Cheap.
+    fn memory(&self) -> usize;
+
+    /// How many allocations freeing it takes, roughly: large ones are freed in the background.
+    fn effort(&self) -> usize;
+
+    /// Hands large blocks to `relocate`, which may move them to denser memory, from `cursor` on until `stop` says so. The cursor to go on
+    /// with, or None when all was seen.
+    fn defrag(
+        &mut self,
+        cursor: u64,
+        relocate: &mut dyn FnMut(Box<[u8]>) -> Box<[u8]>,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Option<u64> {
+        let _ = (cursor, relocate, stop);
+        None
+    }
+
+    /// An equal object for `COPY`: the state, without what is not state.
+    fn duplicate(&self) -> Self;
+}
+
+/// Applies a carried batch (`[FORMAT, family, effect …]`) to an object. An error may leave the earlier effects of the batch applied; the
+/// object is sound all the same.
+pub fn apply_batch<O: Object>(
+    object: &mut O,
+    head: &[u8],
+    blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+    fencing: &mut Fencing,
+) -> Result<(), Corrupt> {
+    let mut input = Reader::new(head);
+    if input.byte()? != FORMAT {
+        return Err(Corrupt("unknown format version"));
+    }
+    if input.byte()? != O::FAMILY as u8 {
+        return Err(Corrupt("another family's effect"));
+    }
+    if input.is_empty() {
+        return Err(Corrupt("empty batch"));
+    }
+    while !input.is_empty() {
+        let effect = object.read(&mut input, blobs, fencing)?;
+        object.apply(effect);
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! A reliable queue (SPEC section 7): what a key of type `sluice-rq` holds.
+//!
+//! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with its id. How one is kept is in
+//! [`message`], where it is found in [`shelf`], what lanes (groups) and their seats are in [`lane`], what can happen in
+//! [`effect`], how that is carried in [`wire`], the whole in [`snapshot`]. The commands decide: [`push`], [`claim`], [`answer`] (ACK, NACK, EXTEND,
+//! REQUEUE), [`dead`] (REDRIVE, DEL, PURGE), [`setting`], [`moving`]; [`settle`] does what time does; [`view`] only looks.
+//!
+//! A command may take several steps: each is decided on the state that the one before has left; whatever could refuse the command as a
+//! whole is asked before the first.
+//!
+//! Costs: everything is O(log n) in messages and groups but what must touch each message it is about (PURGE, a SET that makes many
+//! expire at once), LIST and MOVE READY over many groups (one look at each group's first) and CONSUMER in REQUEUE (one look at each in flight).
+//!
+//! Invariants (checked by `audit` in tests): every message is in exactly the orders its state asks for; counts are sums; live ids are unique;
+//! `next_*` are above all that is there.
+
+mod answer;
+mod claim;
+mod config;
+mod dead;
+mod effect;
+mod index;
+mod lane;
+mod life;
+mod message;
+mod moving;
+mod names;
+mod object;
+mod order;
+mod pen;
+mod push;
+mod setting;
+mod settle;
+mod shelf;
+mod slab;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod view;
+mod windows;
+mod wire;
+
+pub use answer::{NackOptions, Receipted, Which};
+pub use claim::{ClaimOptions, Delivery};
+pub use config::{Backoff, Config, OnFull, Pause, Settings, Totals};
+pub use effect::{Effect, Scope};
+pub use message::{Id, IdRef, Receipt, State};
+pub use moving::Movable;
+pub use push::{OnDup, PushOptions, Refusal};
+pub use view::{Cursor, Info, View};
+
+use super::time::Micros;
+use index::Index;
+use lane::Lane;
+use message::{Message, More};
+use names::Names;
+use order::Order;
+use slab::Slab;
+use std::collections::BTreeSet;
+use tokens::Tokens;
+use windows::Window;
+
+#[derive(Debug, Clone)]
+pub struct Queue {
+    config: Config,
+    totals: Totals,
+    /// Pushes refused on this server since the module was loaded: not state.
+    rejected: u64,
+    /// The queue's own bucket: there exactly when there is a RATE.
+    tokens: Option<Tokens>,
+
+    messages: Slab<Message>,
+    more: Slab<More>,
+    names: Names,
+    /// Live messages by id; the dead one of each id that died last; windows by id.
+    live: Index,
+    dead: Index,
+    windows: Slab<Window>,
+    window_index: Index,
+    window_ends: Order<(Micros, u32)>,
+
+    lanes: Slab<Lane>,
+    lane_index: Index,
+    /// (busy, turn, lane) of the seated lanes; (instant, lane) of the parked ones.
+    seats: BTreeSet<(u32, u64, u32)>,
+    parked: BTreeSet<(Micros, u32)>,
+    /// When each group's bucket is full: then it is forgotten.
+    refills: BTreeSet<(Micros, u32)>,
+    /// (instant, lane, of pushes) of each pause.
+    pause_ends: BTreeSet<(Micros, u32, bool)>,
+
+    /// (ready since, seq, lane, priority) of the first of each run.
+    heads: BTreeSet<(Micros, u64, u32, u8)>,
+    delayed: Order<(Micros, u32)>,
+    deadlines: Order<(Micros, u32)>,
+    claims: Order<(u64, u32)>,
+    own_ttls: Order<(Micros, u32)>,
+    default_ttls: Order<(Micros, u32)>,
+    deaths: Order<(u64, u32)>,
+
+    ready: u64,
+    ready_bytes: u64,
+    followers: u64,
+    groups: u64,
+    bytes: u64,
+    /// What messages, names and windows own on the heap.
+    heap: usize,
+
+    next_id: u64,
+    next_seq: u64,
+    next_turn: u64,
+    next_death: u64,
+
+    /// No bucket's level is of a later instant: else the clock has stepped back.
+    latest_level: Micros,
+    /// The number of the running command, or of the instant being settled: not state.
+    epoch: u64,
+    settled_to: Micros,
+    /// Set while a snapshot is loaded.
+    loading: Option<snapshot::Loading>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Queue {
+    pub fn new() -> Self {
+        let mut lanes = Slab::new();
+        // Lane 0 has itself as a reference: it is never given back.
+        lanes.insert(Lane { references: 1, ..Lane::new(Box::default()) });
+        Self {
+            config: Config::default(),
+            totals: Totals::default(),
+            rejected: 0,
+            tokens: None,
+            messages: Slab::new(),
+            more: Slab::new(),
+            names: Names::new(),
+            live: Index::new(),
+            dead: Index::new(),
+            windows: Slab::new(),
+            window_index: Index::new(),
+            window_ends: Order::new(),
+            lanes,
+            lane_index: Index::new(),
+            seats: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            refills: BTreeSet::new(),
+            pause_ends: BTreeSet::new(),
+            heads: BTreeSet::new(),
+            delayed: Order::new(),
+            deadlines: Order::new(),
+            claims: Order::new(),
+            own_ttls: Order::new(),
+            default_ttls: Order::new(),
+            deaths: Order::new(),
+            ready: 0,
+            ready_bytes: 0,
+            followers: 0,
+            groups: 0,
+            bytes: 0,
+            heap: 0,
+            next_id: 1,
+            next_seq: 1,
+            next_turn: 1,
+            next_death: 1,
+            latest_level: 0,
+            epoch: 1,
+            settled_to: 0,
+            loading: None,
+        }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A new command begins: groups that the last one emptied have lost their turn.
+    fn begin_command(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Whether nothing was ever recorded here.
+    fn is_blank(&self) -> bool {
+        self.next_seq == 1
+            && self.next_id == 1
+            && self.next_death == 1
+            && self.messages.len() == 0
+            && self.windows.len() == 0
+            && self.lanes.len() == 1
+            && self.pause_ends.is_empty()
+            && self.config == Config::default()
+            && self.totals == Totals::default()
+            && self.loading.is_none()
+    }
+}

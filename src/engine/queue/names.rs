@@ -1,0 +1,66 @@
+//! Names that many messages share (consumers, reasons), each kept once and counted.
+//!
+//! Invariant: a name is there as long as somebody refers to it, and is found by its bytes.
+
+use super::index::{Index, hash};
+use super::slab::{NONE, Slab};
+
+#[derive(Debug, Clone)]
+struct Name {
+    bytes: Box<[u8]>,
+    references: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Names {
+    names: Slab<Name>,
+    index: Index,
+    heap: usize,
+}
+
+impl Names {
+    pub fn new() -> Self {
+        Self { names: Slab::new(), index: Index::new(), heap: 0 }
+    }
+
+    pub fn memory(&self) -> usize {
+        self.names.memory() + self.index.memory() + self.heap
+    }
+
+    pub fn get(&self, name: u32) -> Option<&[u8]> {
+        self.names.get(name).map(|n| &*n.bytes)
+    }
+
+    /// The number of a name, referred to once more.
+    pub fn refer(&mut self, bytes: &[u8]) -> u32 {
+        let key = hash(bytes);
+        let names = &mut self.names;
+        if let Some(found) = self.index.find(key, |n| names.get(n).is_some_and(|x| &*x.bytes == bytes)) {
+            if let Some(name) = names.get_mut(found) {
+                name.references += 1;
+            }
+            return found;
+        }
+        let slot = names.insert(Name { bytes: bytes.into(), references: 1 });
+        self.heap += bytes.len() + 16;
+        self.index.insert(key, slot, |n| names.get(n).map_or(0, |x| hash(&*x.bytes)));
+        slot
+    }
+
+    /// One reference less.
+    pub fn release(&mut self, name: u32) {
+        if name == NONE {
+            return;
+        }
+        let Some(entry) = self.names.get_mut(name) else { return };
+        entry.references -= 1;
+        if entry.references > 0 {
+            return;
+        }
+        let key = hash(&*entry.bytes);
+        self.heap -= entry.bytes.len() + 16;
+        let names = &self.names;
+        self.index.remove(key, name, |n| names.get(n).map_or(0, |x| hash(&*x.bytes)));
+        self.names.remove(name);
+    }
+}

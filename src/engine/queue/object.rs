@@ -1,0 +1,100 @@
+//! The queue as the object in a key.
+
+use super::Queue;
+use super::effect::Effect;
+use super::lane::Lane;
+use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::fencing::Fencing;
+use crate::engine::journal::Journal;
+use crate::engine::object::{Family, Lifetime, Object};
+use crate::engine::time::Micros;
+use std::ffi::CStr;
+
+impl Object for Queue {
+    const FAMILY: Family = Family::Queue;
+
+    const EVENTS: &'static [Option<&'static CStr>] = &[
+        Some(c"rq.push"),
+        Some(c"rq.claim"),
+        Some(c"rq.ack"),
+        Some(c"rq.nack"),
+        Some(c"rq.timeout"),
+        Some(c"rq.dead"),
+        Some(c"rq.drop"),
+        Some(c"rq.expire"),
+    ];
+
+    type Effect = Effect;
+
+    fn blank() -> Self {
+        Self::new()
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        self.begin_command();
+        self.change(effect);
+    }
+
+    fn read(
+        &self,
+        input: &mut Reader<'_>,
+        blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+        fencing: &mut Fencing,
+    ) -> Result<Effect, Corrupt> {
+        self.read_effect(input, blobs, fencing)
+    }
+
+    fn check(&self) -> Result<(), Corrupt> {
+        let there = self.messages.len() as u64;
+        if self.totals.held() == Some(there) { Ok(()) } else { Err(Corrupt("totals that do not add up")) }
+    }
+
+    fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
+        self.write_snapshot(journal, flush);
+    }
+
+    fn next_event(&self) -> Option<Micros> {
+        self.next_settling()
+    }
+
+    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+        self.settle_from(Micros::MIN, now, most, journal)
+    }
+
+    fn counts(&self, into: &mut [u64]) {
+        let t = &self.totals;
+        let counts = [t.pushed, t.delivered, t.acked, t.nacked, t.timed_out, t.dead, t.dropped, t.expired];
+        into.iter_mut().zip(counts).for_each(|(slot, count)| *slot = count);
+    }
+
+    fn lifetime(&self, _now: Micros) -> Lifetime {
+        Lifetime::Forever
+    }
+
+    fn memory(&self) -> usize {
+        let slabs = self.messages.memory() + self.more.memory() + self.windows.memory() + self.lanes.memory();
+        let indexes = [&self.live, &self.dead, &self.window_index, &self.lane_index];
+        let orders = [&self.delayed, &self.deadlines, &self.own_ttls, &self.default_ttls, &self.window_ends];
+        let numbered = [&self.claims, &self.deaths];
+        // Ready messages stand in runs by four bytes; a lane has at least one run, and a few places in the trees.
+        let ready = self.ready as usize * 5;
+        let lanes = self.lanes.len() * (size_of::<Lane>() + 128);
+        size_of::<Self>()
+            + slabs
+            + indexes.iter().map(|i| i.memory()).sum::<usize>()
+            + orders.iter().map(|o| o.memory()).sum::<usize>()
+            + numbered.iter().map(|o| o.memory()).sum::<usize>()
+            + self.names.memory()
+            + self.heap
+            + ready
+            + lanes
+    }
+
+    fn effort(&self) -> usize {
+        self.messages.len()
+    }
+
+    fn duplicate(&self) -> Self {
+        Self { rejected: 0, loading: None, ..self.clone() }
+    }
+}

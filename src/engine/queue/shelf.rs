@@ -1,0 +1,268 @@
+//! Where a message is found by its state: `shelve` enters it into the orders that its state asks for, `unshelve` takes it out. A message changes
+//! state, place or follower only between the two. Neither touches seats: whoever changed a lane calls `reseat` when done.
+//!
+//! Orders, each by instant, then by a number that makes it total:
+//! - ready: one per lane and priority, by place; `heads` holds the first of each, so that the longest ready of all is at hand;
+//! - delayed: by due instant, then place order; in flight: by deadline, then claim, and once more by claim;
+//! - not in flight and with a TTL: by the instant at which it expires; with the queue's TTL: by the instant from which that counts, so that
+//!   another TTL needs no new order (it is built when the queue gets a TTL);
+//! - dead: by the number of their death.
+
+use super::Queue;
+use super::message::{Message, More, Own, Place, Stage, State};
+use super::slab::{NONE, Slab};
+use crate::engine::time::Micros;
+use std::cmp::Ordering;
+
+fn seq_of(messages: &Slab<Message>, slot: u32) -> u64 {
+    messages.get(slot).map_or(0, Message::seq)
+}
+
+/// Where `other` lies in place order, relative to the message `slot` with this place.
+fn by_place(messages: &Slab<Message>, other: u32, place: Place, slot: u32) -> Ordering {
+    messages.get(other).map_or((0, 0), Message::place).cmp(&place).then(other.cmp(&slot))
+}
+
+/// The same among entries by instant that are told apart by place order.
+fn by_instant(messages: &Slab<Message>, other: (Micros, u32), at: Micros, slot: u32) -> Ordering {
+    other
+        .0
+        .cmp(&at)
+        .then_with(|| seq_of(messages, other.1).cmp(&seq_of(messages, slot)))
+        .then(other.1.cmp(&slot))
+}
+
+/// The number of the delivery of a message in flight.
+fn claim_of(messages: &Slab<Message>, more: &Slab<More>, slot: u32) -> u64 {
+    match messages.get(slot).and_then(|m| more.get(m.more)).map(|x| x.stage) {
+        Some(Stage::InFlight { claim, .. }) => claim,
+        _ => 0,
+    }
+}
+
+impl Queue {
+    pub(super) fn more_of(&self, slot: u32) -> Option<&More> {
+        self.more.get(self.messages.get(slot)?.more)
+    }
+
+    pub(super) fn stage(&self, slot: u32) -> Option<Stage> {
+        let m = self.messages.get(slot)?;
+        Some(self.more.get(m.more).map_or(Stage::Ready, |x| x.stage))
+    }
+
+    pub(super) fn own(&self, slot: u32) -> Own {
+        self.more_of(slot).map_or(Own::NONE, More::own)
+    }
+
+    /// From when its TTL counts.
+    pub(super) fn ttl_base(&self, slot: u32) -> Micros {
+        let Some(m) = self.messages.get(slot) else { return 0 };
+        match self.more.get(m.more) {
+            None => m.ready_at,
+            Some(x) => match x.own().ttl_base {
+                0 => x.pushed_at,
+                base => base,
+            },
+        }
+    }
+
+    /// When it expires; None: never.
+    pub(super) fn expires(&self, slot: u32) -> Option<Micros> {
+        let ttl = match self.own(slot).ttl {
+            0 => self.config.ttl,
+            own => own,
+        };
+        (ttl > 0).then(|| self.ttl_base(slot).saturating_add(ttl))
+    }
+
+    /// Bytes it counts for: its payload and its follower's.
+    pub(super) fn weight(&self, slot: u32) -> u64 {
+        let Some(m) = self.messages.get(slot) else { return 0 };
+        let follower = self.more.get(m.more).and_then(|x| self.messages.get(x.follower));
+        m.payload.len() as u64 + follower.map_or(0, |f| f.payload.len() as u64)
+    }
+
+    pub(super) fn shelve(&mut self, slot: u32) {
+        match self.stage(slot) {
+            Some(Stage::Ready) => {
+                self.ready += 1;
+                self.ready_bytes += self.weight(slot);
+                self.enter_run(slot);
+                self.watch_ttl(slot, true);
+            }
+            Some(Stage::Delayed { due, retry }) => {
+                let messages = &self.messages;
+                self.delayed.insert((due, slot), |e| by_instant(messages, *e, due, slot));
+                self.occupy(slot, retry, true);
+                self.watch_ttl(slot, true);
+            }
+            Some(Stage::InFlight { claim, deadline, .. }) => {
+                self.claims.insert((claim, slot), |e| e.cmp(&(claim, slot)));
+                self.enter_deadline(slot, claim, deadline);
+                self.occupy(slot, true, true);
+            }
+            Some(Stage::Dead { number, .. }) => {
+                self.deaths.insert((number, slot), |e| e.cmp(&(number, slot)))
+            }
+            Some(Stage::Follower { .. }) | None => {}
+        }
+    }
+
+    pub(super) fn unshelve(&mut self, slot: u32) {
+        match self.stage(slot) {
+            Some(Stage::Ready) => {
+                self.ready -= 1;
+                self.ready_bytes -= self.weight(slot);
+                self.leave_run(slot);
+                self.watch_ttl(slot, false);
+            }
+            Some(Stage::Delayed { due, retry }) => {
+                let messages = &self.messages;
+                self.delayed.remove(|e| by_instant(messages, *e, due, slot));
+                self.occupy(slot, retry, false);
+                self.watch_ttl(slot, false);
+            }
+            Some(Stage::InFlight { claim, deadline, .. }) => {
+                self.claims.remove(|e| e.cmp(&(claim, slot)));
+                self.leave_deadline(slot, claim, deadline);
+                self.occupy(slot, true, false);
+            }
+            Some(Stage::Dead { number, .. }) => {
+                self.deaths.remove(|e| e.cmp(&(number, slot)));
+            }
+            Some(Stage::Follower { .. }) | None => {}
+        }
+    }
+
+    pub(super) fn enter_deadline(&mut self, slot: u32, claim: u64, deadline: Micros) {
+        let (messages, more) = (&self.messages, &self.more);
+        self.deadlines.insert((deadline, slot), |e| {
+            let rest = || (claim_of(messages, more, e.1), e.1).cmp(&(claim, slot));
+            e.0.cmp(&deadline).then_with(rest)
+        });
+    }
+
+    pub(super) fn leave_deadline(&mut self, slot: u32, claim: u64, deadline: Micros) {
+        let (messages, more) = (&self.messages, &self.more);
+        self.deadlines.remove(|e| {
+            let rest = || (claim_of(messages, more, e.1), e.1).cmp(&(claim, slot));
+            e.0.cmp(&deadline).then_with(rest)
+        });
+    }
+
+    /// Counts it, or no more, among those that keep its lane busy.
+    fn occupy(&mut self, slot: u32, busy: bool, more: bool) {
+        let lane = self.messages.get(slot).and_then(|m| self.lanes.get_mut(m.lane));
+        if let (true, Some(lane)) = (busy, lane) {
+            lane.busy = if more { lane.busy.saturating_add(1) } else { lane.busy.saturating_sub(1) };
+        }
+    }
+
+    fn enter_run(&mut self, slot: u32) {
+        let Self { messages, lanes, heads, .. } = self;
+        let Some(m) = messages.get(slot) else { return };
+        let Some(lane) = lanes.get_mut(m.lane) else { return };
+        lane.ready += 1;
+        let Some(order) = lane.order_mut(m.priority) else { return };
+        let before = order.front();
+        let place = m.place();
+        order.insert(slot, |e| by_place(messages, *e, place, slot));
+        if order.front() == Some(slot) {
+            if let Some((ready_at, seq)) = before.and_then(|b| messages.get(b)).map(Message::place) {
+                heads.remove(&(ready_at, seq, m.lane, m.priority));
+            }
+            heads.insert((place.0, place.1, m.lane, m.priority));
+        }
+    }
+
+    fn leave_run(&mut self, slot: u32) {
+        let Self { messages, lanes, heads, .. } = self;
+        let Some(m) = messages.get(slot) else { return };
+        let Some(lane) = lanes.get_mut(m.lane) else { return };
+        lane.ready = lane.ready.saturating_sub(1);
+        let Some(order) = lane.order_mut(m.priority) else { return };
+        let was_front = order.front() == Some(slot);
+        let place = m.place();
+        order.remove(|e| by_place(messages, *e, place, slot));
+        if was_front {
+            heads.remove(&(place.0, place.1, m.lane, m.priority));
+            if let Some((ready_at, seq)) = order.front().and_then(|f| messages.get(f)).map(Message::place) {
+                heads.insert((ready_at, seq, m.lane, m.priority));
+            }
+        }
+        // An empty run is kept for the next message, but not many of them.
+        if order.is_empty() && lane.runs.len() > 4 {
+            lane.runs.retain(|r| !r.order.is_empty());
+        }
+    }
+
+    /// Enters it into, or takes it out of, the order of what expires.
+    fn watch_ttl(&mut self, slot: u32, enter: bool) {
+        let own = self.own(slot).ttl;
+        if own == 0 && self.config.ttl == 0 {
+            return;
+        }
+        let base = self.ttl_base(slot);
+        let (order, at) = if own == 0 {
+            (&mut self.default_ttls, base)
+        } else {
+            (&mut self.own_ttls, base.saturating_add(own))
+        };
+        let messages = &self.messages;
+        if enter {
+            order.insert((at, slot), |e| by_instant(messages, *e, at, slot));
+        } else {
+            order.remove(|e| by_instant(messages, *e, at, slot));
+        }
+    }
+
+    /// The queue has got a TTL, or has none any more.
+    pub(super) fn rebuild_default_ttls(&mut self) {
+        self.default_ttls = super::order::Order::new();
+        if self.config.ttl == 0 {
+            return;
+        }
+        let waits = |m: &Message| matches!(m.state(), State::Ready | State::Delayed);
+        let mut all: Vec<(Micros, u64, u32)> = self
+            .messages
+            .iter()
+            .filter(|(slot, m)| waits(m) && self.own(*slot).ttl == 0)
+            .map(|(slot, m)| (self.ttl_base(slot), m.seq(), slot))
+            .collect();
+        all.sort_unstable();
+        for (base, _, slot) in all {
+            self.default_ttls.insert((base, slot), |_| Ordering::Less);
+        }
+    }
+
+    /// What expires next, and when.
+    pub(super) fn next_to_expire(&self) -> Option<(Micros, u32)> {
+        let own = self.own_ttls.front();
+        let default =
+            self.default_ttls.front().map(|(base, slot)| (base.saturating_add(self.config.ttl), slot));
+        let key = |(at, slot): &(Micros, u32)| (*at, seq_of(&self.messages, *slot));
+        [own, default].into_iter().flatten().min_by_key(key)
+    }
+
+    /// Gives a message its `More`, if it has none yet: it was pushed when it became ready.
+    pub(super) fn grow(&mut self, slot: u32) -> Option<&mut More> {
+        let m = self.messages.get_mut(slot)?;
+        if m.more == NONE {
+            m.more = self.more.insert(More::new(m.ready_at));
+        }
+        self.more.get_mut(m.more)
+    }
+
+    /// Sets state and stage together.
+    pub(super) fn set_stage(&mut self, slot: u32, stage: Stage) {
+        if stage != Stage::Ready || self.messages.get(slot).is_some_and(|m| m.more != NONE) {
+            match self.grow(slot) {
+                Some(more) => more.stage = stage,
+                None => return,
+            }
+        }
+        if let Some(m) = self.messages.get_mut(slot) {
+            m.set_state(stage.state());
+        }
+    }
+}

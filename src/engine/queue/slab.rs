@@ -1,0 +1,168 @@
+//! A chunked slab: values with a stable small number each.
+//!
+//! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back as they empty (but one, so that
+//! a queue going up and down around a chunk's edge does not allocate each time).
+//!
+//! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free.
+
+use std::collections::BTreeSet;
+
+/// No slot.
+pub const NONE: u32 = u32::MAX;
+
+const SIZE: usize = 256;
+const WORDS: usize = SIZE / 64;
+
+#[derive(Debug, Clone)]
+struct Chunk<T> {
+    /// Empty when the chunk has no memory, else `SIZE` long.
+    items: Vec<Option<T>>,
+    /// A bit set for each free place.
+    free: [u64; WORDS],
+    used: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Slab<T> {
+    chunks: Vec<Chunk<T>>,
+    open: BTreeSet<u32>,
+    len: usize,
+    /// Chunks with memory, and those among them that are empty.
+    backed: usize,
+    spare: usize,
+}
+
+impl<T> Slab<T> {
+    pub const fn new() -> Self {
+        Self { chunks: Vec::new(), open: BTreeSet::new(), len: 0, backed: 0, spare: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes on the heap, without what the values own.
+    pub fn memory(&self) -> usize {
+        self.backed * SIZE * size_of::<Option<T>>() + self.chunks.capacity() * size_of::<Chunk<T>>()
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        let chunk = self.chunks.get(slot as usize / SIZE)?;
+        chunk.items.get(slot as usize % SIZE)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        let chunk = self.chunks.get_mut(slot as usize / SIZE)?;
+        chunk.items.get_mut(slot as usize % SIZE)?.as_mut()
+    }
+
+    /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past that the value is lost.)
+    pub fn insert(&mut self, value: T) -> u32 {
+        let index = match self.open.first() {
+            Some(i) => *i,
+            None => {
+                let Ok(i) = u32::try_from(self.chunks.len()) else { return NONE };
+                if i >= NONE / SIZE as u32 {
+                    return NONE;
+                }
+                self.chunks.push(Chunk { items: Vec::new(), free: [u64::MAX; WORDS], used: 0 });
+                self.open.insert(i);
+                i
+            }
+        };
+        let Some(chunk) = self.chunks.get_mut(index as usize) else { return NONE };
+        if chunk.items.is_empty() {
+            chunk.items.resize_with(SIZE, || None);
+            self.backed += 1;
+        } else if chunk.used == 0 {
+            self.spare = self.spare.saturating_sub(1);
+        }
+        for (w, word) in chunk.free.iter_mut().enumerate() {
+            if *word != 0 {
+                let bit = word.trailing_zeros();
+                *word &= *word - 1;
+                let place = w * 64 + bit as usize;
+                if let Some(item) = chunk.items.get_mut(place) {
+                    *item = Some(value);
+                }
+                chunk.used += 1;
+                self.len += 1;
+                if chunk.used == SIZE {
+                    self.open.remove(&index);
+                }
+                return index * SIZE as u32 + place as u32;
+            }
+        }
+        NONE
+    }
+
+    pub fn remove(&mut self, slot: u32) -> Option<T> {
+        let index = slot as usize / SIZE;
+        let place = slot as usize % SIZE;
+        let chunk = self.chunks.get_mut(index)?;
+        let value = chunk.items.get_mut(place)?.take()?;
+        if let Some(word) = chunk.free.get_mut(place / 64) {
+            *word |= 1 << (place % 64);
+        }
+        if chunk.used == SIZE {
+            self.open.insert(index as u32);
+        }
+        chunk.used -= 1;
+        self.len -= 1;
+        if chunk.used == 0 {
+            if self.spare == 0 {
+                self.spare = 1;
+            } else {
+                chunk.items = Vec::new();
+                self.backed -= 1;
+                self.trim();
+            }
+        }
+        Some(value)
+    }
+
+    /// Forgets chunks without memory at the end.
+    fn trim(&mut self) {
+        while self.chunks.last().is_some_and(|c| c.items.is_empty()) {
+            self.chunks.pop();
+            self.open.remove(&(self.chunks.len() as u32));
+        }
+    }
+
+    /// All values, by slot: an order that says nothing.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.chunks.iter().enumerate().flat_map(|(c, chunk)| {
+            chunk
+                .items
+                .iter()
+                .enumerate()
+                .filter_map(move |(i, item)| item.as_ref().map(|v| ((c * SIZE + i) as u32, v)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_stable_reused_and_given_back() {
+        let mut s = Slab::new();
+        let slots: Vec<u32> = (0..1000u32).map(|v| s.insert(v)).collect();
+        for (v, slot) in slots.iter().enumerate() {
+            assert_eq!(s.get(*slot), Some(&(v as u32)));
+        }
+        assert_eq!(s.remove(slots[300]), Some(300));
+        assert_eq!((s.remove(slots[300]), s.get(slots[300])), (None, None));
+        assert_eq!(s.insert(7), slots[300]);
+        let full = s.memory();
+        for slot in &slots {
+            assert!(s.remove(*slot).is_some());
+        }
+        assert_eq!(s.len(), 0);
+        assert!(s.memory() < full / 2 && s.iter().next().is_none());
+        let slot = s.insert(1);
+        assert_eq!(s.get(slot), Some(&1));
+        assert_eq!(s.get(NONE), None);
+    }
+}

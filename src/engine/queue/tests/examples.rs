@@ -1,0 +1,1 @@
+//! Examples that say what a queue is for.

@@ -1,0 +1,8 @@
+//! Tests of the queue: examples, random histories beside a naive twin (which are also folded through their effects), damaged bytes.
+
+mod audit;
+mod examples;
+mod fold;
+mod histories;
+mod hostile;
+mod twin;

@@ -1,0 +1,420 @@
+//! `SEM`: a counting semaphore whose permits are leases.
+//!
+//! Who acquires gets a *receipt* for `count` permits until its lease ends, is released or renewed. At most `limit` permits are held, except
+//! after the limit was lowered: then nobody new comes in until enough are back.
+//!
+//! States: *blank* (no limit known, the same as no key), *unpinned* (the limit of the last acquisition; without a lease it is
+//! the same as absent), *pinned* by `SEM.SET`. A lease is held or it is gone: an ended one never comes back.
+//!
+//! Invariants:
+//! - A lease that is over at `now` counts as gone, whether or not it was swept; every write first ends what is over, in the order of time.
+//! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
+//! - While somebody waits nobody else gets a permit; the line is served strictly in order.
+//! - Receipts rise on each semaphore. One who must wait draws its receipt when it joins the line, as settling has no counter at
+//!   hand; nobody overtakes it, so those given before are smaller and those given after are larger all the same.
+//! - Not state: the line, the answers not yet told, the counters.
+
+pub(crate) mod line;
+mod object;
+pub(crate) mod permits;
+#[cfg(test)]
+mod tests;
+
+pub use object::Effect;
+pub use permits::Lease;
+
+use super::bucket::NoLimits;
+use super::fencing::Fencing;
+use super::journal::Journal;
+use super::time::{MAX_INSTANT, MS, Micros, ceil_ms};
+use super::waiting::{Answer, Ticket};
+use line::Line;
+use permits::{Ahead, Permits};
+
+/// How long a lease lasts if nobody says otherwise (ms).
+pub const DEFAULT_LEASE_MS: i64 = 30_000;
+
+/// The longest name of an owner.
+pub const MAX_OWNER: usize = 512;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct Semaphore {
+    /// 0: blank.
+    limit: i64,
+    lease_ms: i64,
+    pinned: bool,
+    permits: Permits,
+    line: Line<Waiter>,
+    answers: Vec<(Ticket, Answer)>,
+    counts: Counts,
+}
+
+/// Since the object was made or loaded.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    granted: i64,
+    refused: i64,
+    timed_out: i64,
+    /// Leases released, and those that ended by themselves.
+    released: u64,
+    ended: u64,
+}
+
+/// What an acquisition asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    pub limit: Option<i64>,
+    pub count: i64,
+    pub lease_ms: Option<i64>,
+    pub owner: &'a [u8],
+}
+
+#[derive(Debug)]
+struct Waiter {
+    limit: Option<i64>,
+    count: i64,
+    lease_ms: Option<i64>,
+    /// The lease it would have had when it began to wait: others reckon with it.
+    expected_ms: i64,
+    owner: Box<[u8]>,
+    receipt: u64,
+}
+
+/// The reply of ACQUIRE and PEEK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permit {
+    /// The count, or 0.
+    pub granted: i64,
+    pub limit: i64,
+    pub free: i64,
+    /// ms until enough leases would end by themselves; 0 if granted, -1: never.
+    pub retry: i64,
+    pub receipt: Option<u64>,
+}
+
+/// `SEM.INFO`, in its order, and its `HOLDERS`. Durations in ms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    pub limit: i64,
+    pub lease: i64,
+    pub pinned: i64,
+    pub held: i64,
+    pub free: i64,
+    pub waiting: i64,
+    /// Until the next lease ends; -1: none.
+    pub next_end: i64,
+    pub granted: i64,
+    pub refused: i64,
+    pub timed_out: i64,
+}
+
+/// One of `SEM.INFO … HOLDERS`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder<'a> {
+    pub receipt: u64,
+    pub count: i64,
+    pub owner: &'a [u8],
+    pub left_ms: i64,
+}
+
+impl Semaphore {
+    /// `SEM.ACQUIRE`.
+    pub fn acquire(
+        &mut self,
+        ask: Ask<'_>,
+        now: Micros,
+        fencing: &mut Fencing,
+        journal: &mut Journal,
+    ) -> Result<Permit, NoLimits> {
+        self.end_due(now, usize::MAX, journal);
+        if let Some(permit) = self.grant_now(ask, now, fencing, journal)? {
+            return Ok(permit);
+        }
+        self.counts.refused += 1;
+        self.refusal(ask.limit, ask.count, None, now)
+    }
+
+    /// `SEM.ACQUIRE … BLOCK ms`: None if the client has to wait; it is answered when it is served or its time is over.
+    pub fn acquire_or_wait(
+        &mut self,
+        ask: Ask<'_>,
+        block_ms: i64,
+        ticket: Ticket,
+        now: Micros,
+        fencing: &mut Fencing,
+        journal: &mut Journal,
+    ) -> Result<Option<Permit>, NoLimits> {
+        self.end_due(now, usize::MAX, journal);
+        if let Some(permit) = self.grant_now(ask, now, fencing, journal)? {
+            return Ok(Some(permit));
+        }
+        if ask.count > self.limit_for(ask.limit, now)? {
+            self.counts.refused += 1;
+            return self.refusal(ask.limit, ask.count, None, now).map(Some);
+        }
+        let waiter = Waiter {
+            limit: ask.limit,
+            count: ask.count,
+            lease_ms: ask.lease_ms,
+            expected_ms: ask.lease_ms.unwrap_or(self.lease_ms),
+            owner: ask.owner.into(),
+            receipt: fencing.draw(now),
+        };
+        self.line.push(ticket, now.saturating_add(block_ms.saturating_mul(MS)), waiter);
+        Ok(None)
+    }
+
+    /// `SEM.PEEK`: what an acquisition would answer, without a receipt.
+    pub fn peek(&self, limit: Option<i64>, count: i64, now: Micros) -> Result<Permit, NoLimits> {
+        let all = self.limit_for(limit, now)?;
+        let used = self.permits.used(now);
+        if self.line.len() == 0 && used + count <= all {
+            return Ok(Permit {
+                granted: count,
+                limit: all,
+                free: all - used - count,
+                retry: 0,
+                receipt: None,
+            });
+        }
+        self.refusal(limit, count, None, now)
+    }
+
+    /// Grants if nobody waits and enough is free.
+    fn grant_now(
+        &mut self,
+        ask: Ask<'_>,
+        now: Micros,
+        fencing: &mut Fencing,
+        journal: &mut Journal,
+    ) -> Result<Option<Permit>, NoLimits> {
+        let all = self.limit_for(ask.limit, now)?;
+        if self.line.len() > 0 || self.permits.used(now) + ask.count > all {
+            return Ok(None);
+        }
+        let receipt = fencing.draw(now);
+        let lease_ms = ask.lease_ms.unwrap_or(self.lease_ms);
+        Ok(Some(self.grant(receipt, ask.count, all, lease_ms, ask.owner.into(), now, journal)))
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a lease consists of
+    fn grant(
+        &mut self,
+        receipt: u64,
+        count: i64,
+        limit: i64,
+        lease_ms: i64,
+        owner: Box<[u8]>,
+        now: Micros,
+        journal: &mut Journal,
+    ) -> Permit {
+        let until = now.saturating_add(lease_ms.saturating_mul(MS)).min(MAX_INSTANT);
+        self.counts.granted += 1;
+        self.commit(Effect::Granted { receipt, count, until, limit, owner }, journal);
+        Permit {
+            granted: count,
+            limit,
+            free: limit - self.permits.used(now),
+            retry: 0,
+            receipt: Some(receipt),
+        }
+    }
+
+    /// The limit of a call that brings `limit`.
+    fn limit_for(&self, limit: Option<i64>, now: Micros) -> Result<i64, NoLimits> {
+        match limit {
+            Some(limit) if !self.pinned => Ok(limit),
+            _ if self.pinned || self.permits.used(now) > 0 => Ok(self.limit),
+            _ => Err(NoLimits),
+        }
+    }
+
+    /// The refusal of one who comes now, or of one in line (`place`).
+    fn refusal(
+        &self,
+        limit: Option<i64>,
+        count: i64,
+        place: Option<Ticket>,
+        now: Micros,
+    ) -> Result<Permit, NoLimits> {
+        let all = self.limit_for(limit, now)?;
+        let ahead = self.line.ahead_of(place).map(|(until, w)| Ahead {
+            count: w.count,
+            lease: w.expected_ms.saturating_mul(MS),
+            until,
+            limit: if self.pinned { self.limit } else { w.limit.unwrap_or(all) },
+        });
+        let mut ahead = ahead.peekable();
+        let free = if ahead.peek().is_some() { 0 } else { (all - self.permits.used(now)).max(0) };
+        let retry = if count > all { -1 } else { ceil_ms(self.permits.wait(now, ahead, count, all)) };
+        Ok(Permit { granted: 0, limit: all, free, retry, receipt: None })
+    }
+
+    /// `SEM.RELEASE`: for each receipt 1 (released) or 0 (not held).
+    pub fn release(&mut self, receipts: &[u64], now: Micros, journal: &mut Journal) -> Vec<i64> {
+        self.end_due(now, usize::MAX, journal);
+        let replies = receipts.iter().map(|receipt| {
+            let held = self.permits.get(*receipt).is_some();
+            if held {
+                self.counts.released += 1;
+                self.commit(Effect::Ended { receipt: *receipt }, journal);
+            }
+            i64::from(held)
+        });
+        let replies = replies.collect();
+        self.serve(now, usize::MAX, journal);
+        replies
+    }
+
+    /// `SEM.RENEW`: for each receipt `ms`, the time it has left from now on, or 0 (not held).
+    pub fn renew(&mut self, ms: i64, receipts: &[u64], now: Micros, journal: &mut Journal) -> Vec<i64> {
+        self.end_due(now, usize::MAX, journal);
+        let until = now.saturating_add(ms.saturating_mul(MS)).min(MAX_INSTANT);
+        let replies = receipts.iter().map(|receipt| match self.permits.get(*receipt) {
+            None => 0,
+            Some(lease) => {
+                if lease.until != until {
+                    self.commit(Effect::Renewed { receipt: *receipt, until }, journal);
+                }
+                ms
+            }
+        });
+        replies.collect()
+    }
+
+    /// `SEM.SET`: pins the limit; those waiting are decided anew.
+    pub fn set(&mut self, limit: i64, lease_ms: i64, now: Micros, journal: &mut Journal) {
+        self.end_due(now, usize::MAX, journal);
+        if (self.pinned, self.limit, self.lease_ms) != (true, limit, lease_ms) {
+            self.commit(Effect::Set { limit, lease_ms }, journal);
+            self.serve(now, usize::MAX, journal);
+        }
+    }
+
+    /// `SEM.INFO`; None if it says the same as an absent key.
+    pub fn info(&self, now: Micros) -> Option<Info> {
+        let held = self.permits.used(now);
+        if !self.pinned && held == 0 {
+            return None;
+        }
+        let waiting = self.line.len();
+        let next_end = self.permits.next_end(now).map(|end| ceil_ms(end - now));
+        Some(Info {
+            limit: self.limit,
+            lease: self.lease_ms,
+            pinned: i64::from(self.pinned),
+            held,
+            free: if waiting > 0 { 0 } else { (self.limit - held).max(0) },
+            waiting: waiting as i64,
+            next_end: next_end.unwrap_or(-1),
+            granted: self.counts.granted,
+            refused: self.counts.refused,
+            timed_out: self.counts.timed_out,
+        })
+    }
+
+    /// `SEM.INFO … HOLDERS`: by receipt.
+    pub fn holders(&self, now: Micros) -> impl Iterator<Item = Holder<'_>> {
+        let held = self.permits.iter().filter(move |(_, lease)| lease.until > now);
+        held.map(move |(receipt, lease)| Holder {
+            receipt,
+            count: lease.count,
+            owner: &lease.owner,
+            left_ms: ceil_ms(lease.until - now),
+        })
+    }
+
+    pub fn pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// How many clients wait.
+    pub fn waiting(&self) -> usize {
+        self.line.len()
+    }
+
+    fn commit(&mut self, effect: Effect, journal: &mut Journal) {
+        journal.record(&effect, []);
+        self.make(effect);
+    }
+
+    /// Serves the line as far as it goes, at most `most`; answers how many that were.
+    fn serve(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
+        let mut steps = 0;
+        while steps < most
+            && let Some((ticket, first)) = self.line.first()
+        {
+            let (count, limit) = (first.count, self.limit_for(first.limit, now));
+            match limit {
+                Ok(all) if count <= all && self.permits.used(now) + count > all => break,
+                Ok(all) if count <= all => {
+                    if let Some(w) = self.line.remove(ticket) {
+                        let lease_ms = w.lease_ms.unwrap_or(self.lease_ms);
+                        let permit = self.grant(w.receipt, count, all, lease_ms, w.owner, now, journal);
+                        self.answers.push((ticket, Answer::Permit(permit)));
+                    }
+                }
+                Ok(limit) => {
+                    self.line.remove(ticket);
+                    let free = (limit - self.permits.used(now)).max(0);
+                    let never = Permit { granted: 0, limit, free, retry: -1, receipt: None };
+                    self.counts.refused += 1;
+                    self.answers.push((ticket, Answer::Permit(never)));
+                }
+                Err(NoLimits) => {
+                    self.line.remove(ticket);
+                    self.answers.push((ticket, Answer::NoLimits));
+                }
+            }
+            steps += 1;
+        }
+        steps
+    }
+
+    /// Does what is due at `now`, instant by instant, at most about `most` steps; true when nothing due is left.
+    fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+        let mut left = most;
+        while let Some(instant) = self.next_instant().filter(|t| *t <= now) {
+            if left == 0 {
+                return false;
+            }
+            while let Some((_, receipt)) =
+                self.permits.first_end().filter(|(end, _)| *end <= instant && left > 0)
+            {
+                self.counts.ended += 1;
+                self.commit(Effect::Ended { receipt }, journal);
+                left -= 1;
+            }
+            left -= self.serve(now, left, journal);
+            if self.permits.first_end().is_some_and(|(end, _)| end <= instant) {
+                continue;
+            }
+            if let Some((_, ticket)) = self.line.first_end().filter(|(end, _)| *end <= instant && left > 0) {
+                self.time_out(ticket, now);
+                left -= 1;
+                left -= self.serve(now, left, journal);
+            }
+        }
+        true
+    }
+
+    fn time_out(&mut self, ticket: Ticket, now: Micros) {
+        let Some(waiter) = self.line.get(ticket) else {
+            return;
+        };
+        let answer = match self.refusal(waiter.limit, waiter.count, Some(ticket), now) {
+            Ok(permit) => Answer::Permit(permit),
+            Err(NoLimits) => Answer::NoLimits,
+        };
+        self.counts.timed_out += 1;
+        self.line.remove(ticket);
+        self.answers.push((ticket, answer));
+    }
+
+    fn next_instant(&self) -> Option<Micros> {
+        let end = self.permits.first_end().map(|(end, _)| end);
+        let timeout = self.line.first_end().map(|(end, _)| end);
+        [end, timeout].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,208 @@
+//! The semaphore as the object of a key: effects, snapshots, time.
+
+use super::permits::{Lease, Permits};
+use super::{Counts, DEFAULT_LEASE_MS, MAX_OWNER, Semaphore};
+use crate::engine::bucket::MAX_COUNT;
+use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::journal::Journal;
+use crate::engine::object::{Family, Lifetime, Object};
+use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, Micros};
+use crate::engine::waiting::{Answer, Ticket};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::ffi::CStr;
+
+/// One change. The order of the variants is their wire number: new ones go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Limit and lease are pinned.
+    Set { limit: i64, lease_ms: i64 },
+    /// A lease begins; `limit` is that of an unpinned semaphore from now on.
+    Granted {
+        receipt: u64,
+        count: i64,
+        until: Micros,
+        limit: i64,
+        #[serde(serialize_with = "serde_bytes::serialize", deserialize_with = "bytes")]
+        owner: Box<[u8]>,
+    },
+    /// A lease ends later or sooner.
+    Renewed { receipt: u64, until: Micros },
+    /// A lease is over.
+    Ended { receipt: u64 },
+}
+
+/// Reads bytes without trusting their length: only what is there is allocated.
+pub(crate) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
+    <&serde_bytes::Bytes>::deserialize(from).map(|bytes| (**bytes).into())
+}
+
+/// Checks an instant that nobody vouches for.
+pub(crate) fn instant(at: Micros) -> Result<(), Corrupt> {
+    if (0..=MAX_INSTANT).contains(&at) { Ok(()) } else { Err(Corrupt("instant out of range")) }
+}
+
+/// Checks a new lease that nobody vouches for.
+pub(crate) fn lease(to: &Permits, receipt: u64, count: i64, until: Micros) -> Result<(), Corrupt> {
+    if receipt == 0 || receipt > MAX_FENCE || to.get(receipt).is_some() {
+        return Err(Corrupt("receipt"));
+    }
+    if !(1..=MAX_COUNT).contains(&count) || to.used(-1) + count > MAX_COUNT {
+        return Err(Corrupt("count out of range"));
+    }
+    instant(until)
+}
+
+/// Checks what a semaphore is set to.
+pub(crate) fn setting(limit: i64, lease_ms: i64) -> Result<(), Corrupt> {
+    if (1..=MAX_COUNT).contains(&limit) && (1..=MAX_DURATION_MS).contains(&lease_ms) {
+        Ok(())
+    } else {
+        Err(Corrupt("limit or lease out of range"))
+    }
+}
+
+impl Semaphore {
+    /// [`Object::apply`] by another name: changes the state and nothing else.
+    pub(super) fn make(&mut self, effect: Effect) {
+        match effect {
+            Effect::Set { limit, lease_ms } => {
+                (self.pinned, self.limit, self.lease_ms) = (true, limit, lease_ms);
+            }
+            Effect::Granted { receipt, count, until, limit, owner } => {
+                if !self.pinned {
+                    self.limit = limit;
+                }
+                self.permits.insert(receipt, Lease { count, until, owner });
+            }
+            Effect::Renewed { receipt, until } => self.permits.renew(receipt, until),
+            Effect::Ended { receipt } => self.permits.remove(receipt),
+        }
+    }
+}
+
+impl Object for Semaphore {
+    const FAMILY: Family = Family::Semaphore;
+    const EVENTS: &'static [Option<&'static CStr>] =
+        &[Some(c"sem.acquire"), Some(c"sem.release"), Some(c"sem.timeout")];
+    type Effect = Effect;
+
+    fn blank() -> Self {
+        Self {
+            limit: 0,
+            lease_ms: DEFAULT_LEASE_MS,
+            pinned: false,
+            permits: Permits::default(),
+            line: super::Line::default(),
+            answers: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        self.make(effect);
+    }
+
+    fn read(
+        &self,
+        input: &mut Reader<'_>,
+        _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+        fencing: &mut Fencing,
+    ) -> Result<Effect, Corrupt> {
+        let effect: Effect = input.read()?;
+        match &effect {
+            Effect::Set { limit, lease_ms } => setting(*limit, *lease_ms)?,
+            Effect::Granted { receipt, count, until, limit, owner } => {
+                setting(*limit, 1)?;
+                lease(&self.permits, *receipt, *count, *until)?;
+                if owner.len() > MAX_OWNER {
+                    return Err(Corrupt("owner too long"));
+                }
+                fencing.raise(*receipt);
+            }
+            Effect::Renewed { receipt, until } => {
+                self.permits.get(*receipt).ok_or(Corrupt("renews an unknown lease"))?;
+                instant(*until)?;
+            }
+            Effect::Ended { receipt } => {
+                self.permits.get(*receipt).ok_or(Corrupt("ends an unknown lease"))?;
+            }
+        }
+        Ok(effect)
+    }
+
+    fn check(&self) -> Result<(), Corrupt> {
+        if self.pinned || self.permits.len() > 0 {
+            Ok(())
+        } else {
+            Err(Corrupt("neither a limit nor a lease"))
+        }
+    }
+
+    fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
+        if self.pinned {
+            journal.record(&Effect::Set { limit: self.limit, lease_ms: self.lease_ms }, []);
+        }
+        for (written, (receipt, held)) in self.permits.iter().enumerate() {
+            let Lease { count, until, owner } = held.clone();
+            journal.record(&Effect::Granted { receipt, count, until, limit: self.limit, owner }, []);
+            if written % 1_000 == 999 {
+                flush(journal);
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<Micros> {
+        self.next_instant()
+    }
+
+    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+        self.end_due(now, most, journal)
+    }
+
+    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
+        self.end_due(now, usize::MAX, journal);
+        if self.line.remove(ticket).is_some() {
+            self.serve(now, usize::MAX, journal);
+        }
+    }
+
+    fn counts(&self, into: &mut [u64]) {
+        let now = [self.counts.granted.unsigned_abs(), self.counts.released, self.counts.ended];
+        for (to, count) in into.iter_mut().zip(now) {
+            *to = count;
+        }
+    }
+
+    fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
+        let mut told: Vec<_> =
+            self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();
+        told.extend(self.line.drain().map(|(ticket, _)| (ticket, None)));
+        told
+    }
+
+    fn lifetime(&self, now: Micros) -> Lifetime {
+        match self.permits.last_end() {
+            _ if self.pinned => Lifetime::Forever,
+            Some(end) if end > now => Lifetime::Until { full: end, slack: 0 },
+            _ => Lifetime::Gone,
+        }
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.permits.memory() + self.line.memory()
+    }
+
+    fn effort(&self) -> usize {
+        1 + self.permits.len() / 2 + self.line.len()
+    }
+
+    fn duplicate(&self) -> Self {
+        let (limit, lease_ms, pinned) = (self.limit, self.lease_ms, self.pinned);
+        Self { limit, lease_ms, pinned, permits: self.permits.clone(), ..Self::blank() }
+    }
+}

@@ -1,0 +1,160 @@
+//! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE` share.
+
+use crate::engine::time::Micros;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// Permits that somebody holds until they are released or `until` comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub count: i64,
+    pub until: Micros,
+    pub owner: Box<[u8]>,
+}
+
+/// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹² as no limit is larger, and
+/// `owner_bytes` that of their owners' lengths.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Permits {
+    held: BTreeMap<u64, Lease>,
+    by_end: BTreeSet<(Micros, u64)>,
+    used: i64,
+    owner_bytes: usize,
+}
+
+/// One who waits, as the reckoning of waits sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    pub count: i64,
+    /// How long it will hold (µs).
+    pub lease: Micros,
+    /// When it gives up.
+    pub until: Micros,
+    pub limit: i64,
+}
+
+impl Permits {
+    pub(crate) fn insert(&mut self, receipt: u64, lease: Lease) {
+        self.remove(receipt);
+        self.used += lease.count;
+        self.owner_bytes += lease.owner.len();
+        self.by_end.insert((lease.until, receipt));
+        self.held.insert(receipt, lease);
+    }
+
+    pub(crate) fn remove(&mut self, receipt: u64) {
+        if let Some(lease) = self.held.remove(&receipt) {
+            self.used -= lease.count;
+            self.owner_bytes -= lease.owner.len();
+            self.by_end.remove(&(lease.until, receipt));
+        }
+    }
+
+    pub(crate) fn renew(&mut self, receipt: u64, until: Micros) {
+        if let Some(lease) = self.held.get_mut(&receipt) {
+            self.by_end.remove(&(lease.until, receipt));
+            lease.until = until;
+            self.by_end.insert((until, receipt));
+        }
+    }
+
+    pub(crate) fn get(&self, receipt: u64) -> Option<&Lease> {
+        self.held.get(&receipt)
+    }
+
+    /// By receipt.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Lease)> {
+        self.held.iter().map(|(receipt, lease)| (*receipt, lease))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Permits held by leases that go on after `now`.
+    pub(crate) fn used(&self, now: Micros) -> i64 {
+        self.used - self.ends().take_while(|(end, _)| *end <= now).map(|(_, count)| count).sum::<i64>()
+    }
+
+    /// The end and the count of each lease, by end.
+    fn ends(&self) -> impl Iterator<Item = (Micros, i64)> {
+        self.by_end.iter().map(|(end, receipt)| (*end, self.held.get(receipt).map_or(0, |l| l.count)))
+    }
+
+    /// The lease that ends first.
+    pub(crate) fn first_end(&self) -> Option<(Micros, u64)> {
+        self.by_end.first().copied()
+    }
+
+    /// When the next lease ends after `now`.
+    pub(crate) fn next_end(&self, now: Micros) -> Option<Micros> {
+        self.by_end.range((now.saturating_add(1), 0)..).next().map(|(end, _)| *end)
+    }
+
+    pub(crate) fn last_end(&self) -> Option<Micros> {
+        self.by_end.last().map(|(end, _)| *end)
+    }
+
+    /// µs until a newcomer behind `line` would get `count` permits of `limit` if no more came and leases were only ended by
+    /// their time; `count <= limit`. Goes from one end or timeout to the next; O(log) for each that is passed.
+    pub(crate) fn wait(
+        &self,
+        now: Micros,
+        line: impl Iterator<Item = Ahead>,
+        count: i64,
+        limit: i64,
+    ) -> Micros {
+        let line: Vec<Ahead> = line.collect();
+        let mut timeouts: Vec<(Micros, usize)> = line.iter().enumerate().map(|(i, w)| (w.until, i)).collect();
+        timeouts.sort_unstable();
+        let mut timeouts = timeouts.into_iter().peekable();
+        let mut out = vec![false; line.len()];
+        let mut head = 0;
+        let mut ends = self.ends().peekable();
+        let mut given: BinaryHeap<Reverse<(Micros, i64)>> = BinaryHeap::new();
+        let (mut used, mut t) = (self.used, now);
+        loop {
+            while let Some((_, freed)) = ends.next_if(|(end, _)| *end <= t) {
+                used -= freed;
+            }
+            while let Some(Reverse((_, freed))) = given.peek().filter(|Reverse((end, _))| *end <= t).copied()
+            {
+                given.pop();
+                used -= freed;
+            }
+            while let Some(first) = line.get(head) {
+                let gone = out.get(head).copied().unwrap_or(true);
+                if !gone && used + first.count <= first.limit {
+                    used += first.count;
+                    given.push(Reverse((t.saturating_add(first.lease), first.count)));
+                } else if !gone && first.until > t {
+                    break;
+                }
+                head += 1;
+            }
+            while let Some((_, i)) = timeouts.next_if(|(until, _)| *until <= t) {
+                if let Some(gone) = out.get_mut(i) {
+                    *gone = true;
+                }
+            }
+            if head >= line.len() && used + count <= limit {
+                return t - now;
+            }
+            let next = [
+                ends.peek().map(|(end, _)| *end),
+                given.peek().map(|Reverse((end, _))| *end),
+                timeouts.peek().map(|(until, _)| *until).filter(|_| head < line.len()),
+            ];
+            match next.into_iter().flatten().min() {
+                // A lease that lasts for ever.
+                None | Some(Micros::MAX) => return Micros::MAX,
+                Some(next) => t = next,
+            }
+        }
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        let each = size_of::<(u64, Lease)>() + size_of::<(Micros, u64)>();
+        self.held.len() * each * 5 / 4 + self.owner_bytes
+    }
+}

@@ -1,0 +1,21 @@
+//! Clients whose reply is held: what the engine knows of them.
+//!
+//! A *ticket* names one blocked client of this server. Lines of limiters live beside the object they wait on (so they follow it
+//! through RENAME, MOVE and SWAPDB) but are not state: no effect, snapshot, digest or copy holds them. Tokens and places that a waiting client has
+//! booked *are* state, as part of the level.
+
+use super::semaphore::Permit;
+
+/// Names a blocked client, rising in order of arrival over the whole server.
+pub type Ticket = u64;
+
+/// What a waiting client is told at last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The six integers of TB and LB.
+    Six([i64; 6]),
+    /// The reply of SEM.
+    Permit(Permit),
+    /// Its limit was left out, and nobody knows one any more: the error.
+    NoLimits,
+}

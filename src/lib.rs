@@ -1,0 +1,11 @@
+//! sluice: native, atomic rate limits and reliable queues for Redis and Valkey.
+//!
+//! [`engine`] decides, [`commands`] speaks to clients, [`server`] touches the server. Dependencies point one way: commands → server → engine.
+//! docs/architecture.md tells how the three work together.
+
+mod commands;
+pub mod engine;
+mod server;
+
+#[global_allocator]
+static ALLOCATOR: server::alloc::ServerAlloc = server::alloc::ServerAlloc;

@@ -1,0 +1,28 @@
+//! What a client that waited on a limiter is told, as a reply: the same as its command answers at once.
+
+use super::error::Error;
+use super::reply::Tree;
+use crate::engine::semaphore::Permit;
+use crate::engine::waiting::Answer;
+
+pub fn tree(answer: Answer) -> Tree {
+    match answer {
+        Answer::Six(six) => Tree::ints(&six),
+        Answer::Permit(permit) => self::permit(&permit),
+        Answer::NoLimits => Tree::Error(NO_LIMIT),
+    }
+}
+
+/// A semaphore's limit was left out, and nobody knows one.
+pub const NO_LIMIT: Error = Error::new("ERR no limits: give a limit, or SEM.SET the key first");
+
+/// `[granted, limit, free, retry_after, receipt]`.
+pub fn permit(permit: &Permit) -> Tree {
+    Tree::Array(vec![
+        Tree::Int(permit.granted),
+        Tree::Int(permit.limit),
+        Tree::Int(permit.free),
+        Tree::Int(permit.retry),
+        permit.receipt.map_or(Tree::Nil, |r| Tree::Int(i64::try_from(r).unwrap_or(i64::MAX))),
+    ])
+}

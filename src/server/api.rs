@@ -1,0 +1,268 @@
+//! The module API, one thin wrapper a function: types, and the reason why each call is sound.
+//!
+//! [`Ctx`] stands for the context of a running callback and lives no longer than it. Everything here runs on the server's main thread, but for
+//! what says otherwise. Functions that some servers lack are answered with an `Option` or documented as doing nothing there: presence is asked of the
+//! pointer, never of a version.
+
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+pub type RawString = *mut raw::RedisModuleString;
+
+pub const OK: c_int = raw::REDISMODULE_OK as c_int;
+pub const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// Calls a function of the module API that every supported server has (checked once at load, see [`missing`]).
+macro_rules! rm {
+    ($name:ident($($arg:expr),* $(,)?)) => {{
+        match redis_module::raw::$name {
+            Some(f) => f($($arg),*),
+            None => $crate::server::api::absent(stringify!($name)),
+        }
+    }};
+}
+pub(super) use rm;
+
+/// A function that was there at load is gone: cannot happen; ends in an error reply, not in the server's end.
+#[cold]
+pub(super) fn absent(name: &str) -> ! {
+    panic!("module API function {name} is missing")
+}
+
+/// The names of the functions we cannot live without that this server lacks.
+pub fn missing() -> Vec<&'static str> {
+    let mut lacking = Vec::new();
+    macro_rules! need {
+        ($($name:ident)*) => { $(
+            // SAFETY: reading a pointer that is only written while the module is loaded, on this thread.
+            if unsafe { raw::$name }.is_none() { lacking.push(stringify!($name)); }
+        )* };
+    }
+    need!(
+        RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free RedisModule_CreateCommand
+        RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
+        RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire
+        RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
+        RedisModule_NotifyKeyspaceEvent RedisModule_BlockClient RedisModule_UnblockClient RedisModule_SetDisconnectCallback
+        RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData RedisModule_CreateTimer
+        RedisModule_StopTimer RedisModule_SelectDb RedisModule_GetSelectedDb RedisModule_GetContextFlags
+        RedisModule_AvoidReplicaTraffic RedisModule_StringPtrLen RedisModule_CreateString RedisModule_FreeString
+        RedisModule_RegisterNumericConfig RedisModule_RegisterBoolConfig RedisModule_LoadConfigs RedisModule_CreateDataType
+        RedisModule_SubscribeToServerEvent RedisModule_SubscribeToKeyspaceEvents RedisModule_RegisterInfoFunc
+        RedisModule_InfoAddSection RedisModule_InfoAddFieldULongLong RedisModule_InfoAddFieldCString
+        RedisModule_SaveStringBuffer RedisModule_LoadStringBuffer RedisModule_SaveUnsigned RedisModule_LoadUnsigned
+        RedisModule_IsIOError RedisModule_EmitAOF RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
+        RedisModule_GetKeyNameFromOptCtx RedisModule_GetDbIdFromOptCtx RedisModule_GetToKeyNameFromOptCtx
+        RedisModule_GetToDbIdFromOptCtx RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_DefragAlloc
+        RedisModule_DefragShouldStop RedisModule_DefragCursorGet RedisModule_DefragCursorSet RedisModule_ReplyWithArray
+        RedisModule_ReplyWithMap RedisModule_ReplyWithLongLong RedisModule_ReplyWithStringBuffer RedisModule_ReplyWithNull
+        RedisModule_ReplyWithNullArray RedisModule_ReplyWithError RedisModule_ReplyWithSimpleString
+        RedisModule_SetModuleOptions RedisModule_Log RedisModule_GetServerInfo RedisModule_ServerInfoGetFieldUnsigned
+        RedisModule_FreeServerInfo
+    );
+    lacking
+}
+
+/// The bytes of a server string.
+///
+/// # Safety
+/// `s` is a live string of the server and is neither freed nor changed for `'a`.
+pub unsafe fn bytes<'a>(s: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0usize;
+    // SAFETY: `s` is live by this function's contract; the server answers its buffer and length.
+    unsafe {
+        let ptr = rm!(RedisModule_StringPtrLen(s, &mut len));
+        if ptr.is_null() { &[] } else { std::slice::from_raw_parts(ptr.cast(), len) }
+    }
+}
+
+/// A server string of our own, freed on drop.
+pub struct OwnedString(RawString);
+
+impl OwnedString {
+    pub fn new(bytes: &[u8]) -> Self {
+        // SAFETY: a null context is allowed: the string is then ours alone to free. The bytes are copied.
+        Self(unsafe {
+            rm!(RedisModule_CreateString(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()))
+        })
+    }
+
+    pub fn raw(&self) -> RawString {
+        self.0
+    }
+}
+
+impl Drop for OwnedString {
+    fn drop(&mut self) {
+        // SAFETY: created by `new` with a null context and not freed elsewhere.
+        unsafe { rm!(RedisModule_FreeString(std::ptr::null_mut(), self.0)) }
+    }
+}
+
+/// The context of a running callback.
+#[derive(Clone, Copy)]
+pub struct Ctx<'a> {
+    raw: *mut raw::RedisModuleCtx,
+    life: PhantomData<&'a ()>,
+}
+
+static OWN: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What the server says of the running context.
+#[derive(Clone, Copy)]
+pub struct Flags(c_int);
+
+impl Flags {
+    fn any(self, bits: u32) -> bool {
+        self.0 & bits.cast_signed() != 0
+    }
+    pub fn master(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_MASTER)
+    }
+    pub fn loading(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
+    }
+    pub fn aof(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_AOF)
+    }
+    pub fn child_running(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_ACTIVE_CHILD)
+    }
+    /// A transaction or a script: nothing may block, and what it does is seen as one step.
+    pub fn atomic(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_LUA | raw::REDISMODULE_CTX_FLAGS_MULTI)
+    }
+    pub fn may_block(self) -> bool {
+        !self.any(
+            raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING,
+        )
+    }
+}
+
+impl<'a> Ctx<'a> {
+    /// # Safety
+    /// `raw` is the context the server gave to a callback that is running for all of `'a`, on the main thread.
+    pub unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Self {
+        Self { raw, life: PhantomData }
+    }
+
+    /// The module's own context: for what a hook without a context must set going. Null before [`Ctx::keep`].
+    pub fn own() -> Ctx<'static> {
+        Ctx { raw: OWN.load(Ordering::Relaxed), life: PhantomData }
+    }
+
+    /// Makes the module's own context. Only within `RedisModule_OnLoad`.
+    pub fn keep(self) {
+        // SAFETY: a live context; the new one is bound to no client and lives as long as the module.
+        let own = unsafe { rm!(RedisModule_GetDetachedThreadSafeContext(self.raw)) };
+        OWN.store(own, Ordering::Relaxed);
+    }
+
+    pub fn raw(self) -> *mut raw::RedisModuleCtx {
+        self.raw
+    }
+
+    pub fn flags(self) -> Flags {
+        // SAFETY: a live context (Ctx's contract).
+        Flags(unsafe { rm!(RedisModule_GetContextFlags(self.raw)) })
+    }
+
+    pub fn db(self) -> c_int {
+        // SAFETY: a live context.
+        unsafe { rm!(RedisModule_GetSelectedDb(self.raw)) }
+    }
+
+    /// Runs `f` with another database selected, then selects the former one again.
+    pub fn in_db<R>(self, db: c_int, f: impl FnOnce() -> R) -> R {
+        let before = self.db();
+        if before == db {
+            return f();
+        }
+        // SAFETY: a live context; a number out of range changes nothing.
+        unsafe { rm!(RedisModule_SelectDb(self.raw, db)) };
+        let result = f();
+        // SAFETY: as above; `before` was selected until now.
+        unsafe { rm!(RedisModule_SelectDb(self.raw, before)) };
+        result
+    }
+
+    pub fn log(self, level: &CStr, text: &str) {
+        let text: Vec<u8> = text.bytes().filter(|b| *b != 0).chain([0]).collect();
+        // SAFETY: a printf-like call with one `%s` and one NUL-terminated argument.
+        unsafe {
+            rm!(RedisModule_Log(self.raw, level.as_ptr(), c"%s".as_ptr(), text.as_ptr().cast::<c_char>()))
+        };
+    }
+
+    pub fn warn(self, text: &str) {
+        self.log(c"warning", text);
+    }
+
+    /// Emits a keyspace event of class `d` (module).
+    ///
+    /// # Safety
+    /// `key` is a live string of the server.
+    pub unsafe fn notify(self, event: &CStr, key: RawString) {
+        // SAFETY: a live context and string.
+        unsafe {
+            rm!(RedisModule_NotifyKeyspaceEvent(
+                self.raw,
+                raw::REDISMODULE_NOTIFY_MODULE,
+                event.as_ptr(),
+                key
+            ))
+        };
+    }
+
+    /// Starts a timer; the callback gets no data.
+    pub fn timer(self, ms: i64, callback: raw::RedisModuleTimerProc) -> u64 {
+        // SAFETY: a live context, a static callback.
+        unsafe { rm!(RedisModule_CreateTimer(self.raw, ms.max(0), callback, std::ptr::null_mut())) }
+    }
+
+    /// Stops a timer that has not fired yet. Never called from the timer's own callback: some servers free it twice then.
+    pub fn stop_timer(self, id: u64) {
+        // SAFETY: a live context; an id that is not known any more is refused by the server.
+        unsafe { rm!(RedisModule_StopTimer(self.raw, id, std::ptr::null_mut())) };
+    }
+
+    /// One unsigned field of an INFO section; None when the server has no such field.
+    pub fn info_field(self, section: &CStr, field: &CStr) -> Option<u64> {
+        let mut failed: c_int = 0;
+        // SAFETY: a live context; the data is read before it is freed and freed once.
+        unsafe {
+            let data = rm!(RedisModule_GetServerInfo(self.raw, section.as_ptr()));
+            let value = rm!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut failed));
+            rm!(RedisModule_FreeServerInfo(self.raw, data));
+            (failed == OK).then_some(value)
+        }
+    }
+}
+
+/// Whether nothing may be written now because replicas must not get traffic: `CLIENT PAUSE`, a manual failover. The server
+/// aborts on a module that propagates then.
+pub fn replicas_paused() -> bool {
+    // SAFETY: takes no argument, reads server state on the main thread.
+    unsafe { rm!(RedisModule_AvoidReplicaTraffic()) != 0 }
+}
+
+/// Builds an owned slice from a buffer the server allocated for us, without copying.
+///
+/// # Safety
+/// `ptr` is null or was allocated by the server's `RedisModule_Alloc` with room for `len` bytes, and is owned by the caller.
+pub unsafe fn adopt(ptr: *mut c_char, len: usize) -> Box<[u8]> {
+    if ptr.is_null() || len == 0 {
+        if !ptr.is_null() {
+            // SAFETY: ours to free; a boxed slice of length 0 would never free it.
+            unsafe { rm!(RedisModule_Free(ptr.cast::<c_void>())) };
+        }
+        return Box::default();
+    }
+    // SAFETY: our global allocator is the server's (alloc.rs), so a block of `len` bytes with alignment 1 may be freed by Box;
+    // the buffer is initialised by the server and nobody else holds it.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(ptr.cast::<u8>(), len)) }
+}

@@ -1,0 +1,210 @@
+//! Clients whose reply is held.
+//!
+//! A blocked client has a [`Ticket`]; it is *waiting* until exactly one of these happens: it is answered (its reply is handed to the server and
+//! written soon after), its time ends, or it goes away. The server tells of the last two by callbacks, by the client's handle.
+//!
+//! We block clients without keys and keep the lines ourselves: the server would otherwise ask every waiter of a key at each change.
+
+use super::api::{Ctx, OK, rm};
+use super::chores::{self, Chore};
+use super::guard::shield;
+use super::main_thread::MainThread;
+use super::registry::Place;
+use super::reply::{Reply, Tree};
+use super::{answers, lines};
+use crate::engine::object::Object;
+use crate::engine::queue::Receipt;
+use crate::engine::waiting::{Answer, Ticket};
+use hashbrown::HashMap;
+use redis_module::raw;
+use std::ffi::{c_int, c_void};
+
+/// What a client waits for.
+pub enum Waits {
+    /// A limiter's answer. The object is known by its address.
+    Limiter { address: usize },
+    /// A message: its line is in lines.rs. What it is told when its time is over.
+    Claim { over: Tree },
+}
+
+struct Waiter {
+    handle: *mut raw::RedisModuleBlockedClient,
+    waits: Waits,
+}
+
+#[derive(Default)]
+struct Waiters {
+    last: Ticket,
+    by_ticket: HashMap<Ticket, Waiter>,
+    by_handle: HashMap<usize, Ticket>,
+}
+
+static WAITERS: std::sync::LazyLock<MainThread<Waiters>> =
+    std::sync::LazyLock::new(|| MainThread::new(Waiters::default()));
+
+/// A reply on its way to a client that was blocked.
+struct Held {
+    reply: Tree,
+    delivered: bool,
+    /// Messages in the reply: given back if it never reaches the client.
+    messages: Option<(Place, Vec<Receipt>)>,
+}
+
+/// The next ticket: for an engine that books before the client is blocked.
+pub fn ticket() -> Ticket {
+    WAITERS.with(|w| {
+        w.last += 1;
+        w.last
+    })
+}
+
+/// Blocks the running command's client under `ticket`. `timeout_ms` 0: for ever. The caller has checked that the context may block.
+pub fn block(ctx: Ctx<'_>, ticket: Ticket, timeout_ms: i64, waits: Waits) {
+    // SAFETY: a live command context that may block; static callbacks; the handle is live until it is unblocked.
+    let handle = unsafe {
+        let handle = rm!(RedisModule_BlockClient(
+            ctx.raw(),
+            Some(on_reply),
+            Some(on_timeout),
+            Some(on_free),
+            timeout_ms
+        ));
+        rm!(RedisModule_SetDisconnectCallback(handle, Some(on_disconnect)));
+        handle
+    };
+    WAITERS.with(|w| {
+        w.by_ticket.insert(ticket, Waiter { handle, waits });
+        w.by_handle.insert(handle as usize, ticket);
+    });
+}
+
+/// How many clients wait.
+pub fn waiting() -> usize {
+    WAITERS.with(|w| w.by_ticket.len())
+}
+
+fn remove(ticket: Ticket) -> Option<Waiter> {
+    WAITERS.with(|w| {
+        let waiter = w.by_ticket.remove(&ticket)?;
+        w.by_handle.remove(&(waiter.handle as usize));
+        Some(waiter)
+    })
+}
+
+/// Answers a client that waits on a limiter.
+pub fn answer(ticket: Ticket, answer: Answer) {
+    send(ticket, answers::tree(answer), None);
+}
+
+/// Answers a waiting client; `messages` are given back if the reply does not reach it.
+pub fn send(ticket: Ticket, reply: Tree, messages: Option<(Place, Vec<Receipt>)>) {
+    if let Some(waiter) = remove(ticket) {
+        let held = Box::into_raw(Box::new(Held { reply, delivered: false, messages }));
+        // SAFETY: the handle is live: this ticket was waiting, and only one path unblocks it. The server gives `held` back to
+        // `on_free` exactly once.
+        unsafe { rm!(RedisModule_UnblockClient(waiter.handle, held.cast())) };
+    }
+}
+
+/// The object goes away under those who wait on it.
+pub fn orphaned<O: Object>(object: &mut O) {
+    for (ticket, told) in object.orphans() {
+        if let Some(told) = told {
+            answer(ticket, told);
+        }
+    }
+}
+
+unsafe extern "C" fn on_reply(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    shield(
+        || {
+            // SAFETY: the context of a running callback; the private data is the `Held` given to UnblockClient, not freed yet.
+            unsafe {
+                let held = rm!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Held>();
+                if let Some(held) = held.as_mut() {
+                    Reply::new(Ctx::new(ctx)).tree(&held.reply);
+                    held.delivered = true;
+                }
+            }
+            OK
+        },
+        || OK,
+    )
+}
+
+unsafe extern "C" fn on_free(_ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
+    shield(
+        || {
+            if data.is_null() {
+                return;
+            }
+            // SAFETY: made by Box::into_raw in `send`; the server calls this once.
+            let held = unsafe { Box::from_raw(data.cast::<Held>()) };
+            if let (false, Some((place, receipts))) = (held.delivered, held.messages) {
+                chores::add(Chore::Return { place, receipts });
+            }
+        },
+        || (),
+    );
+}
+
+/// The client's time is over, or `CLIENT UNBLOCK … TIMEOUT`.
+unsafe extern "C" fn on_timeout(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    shield(
+        || {
+            // SAFETY: the context of a running callback.
+            let (ctx, handle) = unsafe { (Ctx::new(ctx), rm!(RedisModule_GetBlockedClientHandle(ctx))) };
+            if let Some((ticket, waiter)) = gone(handle) {
+                let reply = Reply::new(ctx);
+                match &waiter.waits {
+                    Waits::Claim { over } => reply.tree(over),
+                    Waits::Limiter { .. } => reply.nil_array(),
+                }
+                left(ticket, &waiter);
+            }
+            OK
+        },
+        || OK,
+    )
+}
+
+/// The client disconnected, was killed, or unblocked with an error.
+unsafe extern "C" fn on_disconnect(
+    _ctx: *mut raw::RedisModuleCtx,
+    handle: *mut raw::RedisModuleBlockedClient,
+) {
+    shield(
+        || {
+            if let Some((ticket, waiter)) = gone(handle) {
+                left(ticket, &waiter);
+            }
+        },
+        || (),
+    );
+}
+
+/// The waiter of a handle, taken out; None if it was answered already.
+fn gone(handle: *mut raw::RedisModuleBlockedClient) -> Option<(Ticket, Waiter)> {
+    let ticket = WAITERS.with(|w| w.by_handle.get(&(handle as usize)).copied())?;
+    remove(ticket).map(|waiter| (ticket, waiter))
+}
+
+/// A waiter left without an answer: out of its line, bookings back, handle released.
+fn left(ticket: Ticket, waiter: &Waiter) {
+    match &waiter.waits {
+        Waits::Claim { .. } => lines::leave(ticket),
+        Waits::Limiter { address } => {
+            chores::add(Chore::Depart { address: *address, ticket });
+        }
+    }
+    // SAFETY: the handle is live until it is unblocked, which for this waiter nobody else does.
+    unsafe { rm!(RedisModule_UnblockClient(waiter.handle, std::ptr::null_mut())) };
+}

@@ -1,0 +1,117 @@
+//! One running command: its arguments, its instant, its keys and its reply.
+
+use super::api::{Ctx, ERR, OK, RawString, bytes};
+use super::args::Args;
+use super::error::Error;
+use super::guard::shield;
+use super::key::{self, Opened};
+use super::reply::Reply;
+use super::{chores, clock, timer};
+use crate::engine::object::Object;
+use crate::engine::time::Micros;
+use redis_module::raw;
+use std::ffi::c_int;
+
+pub struct Call<'a> {
+    ctx: Ctx<'a>,
+    argv: &'a [RawString],
+    now: Micros,
+}
+
+impl<'a> Call<'a> {
+    /// The arguments after the command's name.
+    pub fn args(&self) -> Args<'a> {
+        // SAFETY: the server keeps the arguments alive and unchanged while the command runs.
+        unsafe { Args::new(self.argv, 1) }
+    }
+
+    /// The argument at `index` of the whole command; empty if there is none.
+    pub fn arg(&self, index: usize) -> &'a [u8] {
+        // SAFETY: as in `args`.
+        self.argv.get(index).map_or(&[], |s| unsafe { bytes(*s) })
+    }
+
+    pub fn context(&self) -> Ctx<'a> {
+        self.ctx
+    }
+
+    pub fn reply(&self) -> Reply<'a> {
+        Reply::new(self.ctx)
+    }
+
+    /// The instant of the command: the same for all it does.
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Whether the client's reply may be held: not inside a transaction or script.
+    pub fn may_block(&self) -> bool {
+        self.ctx.flags().may_block()
+    }
+
+    /// The key whose name is the argument at `index`, for change. What is due on it has been applied.
+    pub fn write<O: Object>(&self, index: usize) -> Result<Opened<'a, O>, Error> {
+        if chores::pending() && !self.ctx.flags().atomic() {
+            chores::run(self.ctx);
+        }
+        // SAFETY: the server keeps the arguments alive while the command runs.
+        unsafe { Opened::new(self.ctx, self.name(index)?, self.argv, self.now) }
+    }
+
+    /// Reads the object in the key whose name is the argument at `index` (None: no key), as of now: on a master what is due is
+    /// applied first, as on every command; a replica shows what its master last said.
+    pub fn read<O: Object, R>(&self, index: usize, f: impl FnOnce(Option<&O>) -> R) -> Result<R, Error> {
+        let name = self.name(index)?;
+        // SAFETY: as in `write`.
+        let due = unsafe {
+            key::read::<O, _>(self.ctx, name, |o| o.and_then(O::next_event).is_some_and(|at| at <= self.now))?
+        };
+        if due && timer::ready(self.ctx) {
+            self.write::<O>(index)?.finish();
+        }
+        // SAFETY: as in `write`.
+        unsafe { key::read::<O, R>(self.ctx, name, f) }
+    }
+
+    /// `SLUICE.APPLY`: see [`key::apply`].
+    pub fn apply<O: Object>(&self, expire: i64, head: &[u8]) -> Result<(), Error> {
+        // SAFETY: the server keeps the arguments alive while the command runs; the arity guarantees key, expire and head.
+        unsafe { key::apply::<O>(self.ctx, self.argv, expire, head) }
+    }
+
+    fn name(&self, index: usize) -> Result<RawString, Error> {
+        self.argv.get(index).copied().ok_or(Error::INTERNAL)
+    }
+}
+
+/// The function the server calls for a command: `F` is the handler's own type, a function item, which has no data; so there is one such function a handler.
+pub(super) unsafe extern "C" fn entry<F>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int
+where
+    F: Fn(&Call<'_>) -> Result<(), Error> + Copy + 'static,
+{
+    const { assert!(size_of::<F>() == 0, "a handler is a plain function") };
+    // SAFETY: a value of a type without data is nothing; F is a function item that was named at registration, so it exists.
+    let handler: F = unsafe { std::mem::zeroed() };
+    // SAFETY: the context of a running command; the server gives argc live arguments.
+    let (ctx, argv) = unsafe {
+        let len = usize::try_from(argc).unwrap_or(0);
+        (Ctx::new(ctx), if argv.is_null() { &[][..] } else { std::slice::from_raw_parts(argv, len) })
+    };
+    shield(
+        || {
+            let call = Call { ctx, argv, now: clock::now() };
+            if let Err(error) = handler(&call) {
+                call.reply().error(&error);
+            }
+            OK
+        },
+        || {
+            Reply::new(ctx).error(&Error::INTERNAL);
+            ERR
+        },
+    )
+}

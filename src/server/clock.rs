@@ -1,0 +1,75 @@
+//! The server's clock as the engine sees it: unix µs, or the frozen test clock of `SLUICE.CLOCK`.
+//!
+//! Only this file reads a clock. It also draws the fencing numbers, which are tied to the clock.
+
+use super::main_thread::MainThread;
+use crate::engine::fencing::Fencing;
+use crate::engine::time::{MS, Micros};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The instant at which the test clock stands, or [`RUNNING`].
+static FROZEN: AtomicI64 = AtomicI64::new(RUNNING);
+const RUNNING: i64 = i64::MIN;
+
+/// The latest instant ever told, to notice steps back.
+static LATEST: AtomicI64 = AtomicI64::new(0);
+
+/// Steps back of the wall clock by a millisecond or more, since the module was loaded.
+pub static STEPS_BACK: AtomicU64 = AtomicU64::new(0);
+
+static FENCING: MainThread<Fencing> = MainThread::new(Fencing::new());
+
+/// Now, as everything in the module sees it.
+#[inline]
+pub fn now() -> Micros {
+    match FROZEN.load(Ordering::Relaxed) {
+        RUNNING => {
+            let now = wall();
+            let latest = LATEST.load(Ordering::Relaxed);
+            if now < latest {
+                if latest - now >= MS {
+                    STEPS_BACK.fetch_add(1, Ordering::Relaxed);
+                    LATEST.store(now, Ordering::Relaxed);
+                }
+            } else {
+                LATEST.store(now, Ordering::Relaxed);
+            }
+            now
+        }
+        frozen => frozen,
+    }
+}
+
+/// The wall clock, whatever the test clock says.
+#[inline]
+pub fn wall() -> Micros {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
+}
+
+pub fn frozen() -> bool {
+    FROZEN.load(Ordering::Relaxed) != RUNNING
+}
+
+pub fn freeze(at: Micros) {
+    FROZEN.store(at.max(0), Ordering::Relaxed);
+}
+
+pub fn run() {
+    FROZEN.store(RUNNING, Ordering::Relaxed);
+}
+
+/// Lends the counter of claim numbers, receipts and holds.
+#[inline]
+pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
+    FENCING.with(f)
+}
+
+/// Raises the counter over whatever another server, or a tail this one lost, may have drawn: after a load and at promotion.
+pub fn raise_fencing() {
+    const MARGIN: u64 = 1_000_000;
+    let now = u64::try_from(now()).unwrap_or(0);
+    FENCING.with(|f| f.raise(f.last().max(now).saturating_add(MARGIN)));
+}

@@ -1,0 +1,198 @@
+//! Settings: load options (`loadmodule … cl-throttle yes`) and `sluice.*` in the configuration file and `CONFIG SET`.
+//!
+//! A load option is the default of the setting of the same name; the configuration file and `CONFIG SET` go over it.
+
+use super::api::{Ctx, ERR, OK, RawString, bytes, rm};
+use super::args::{is, parse_int};
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+enum Setting {
+    /// Fixed once the module is loaded.
+    Bool(&'static AtomicBool),
+    Number {
+        value: &'static AtomicI64,
+        low: i64,
+        high: i64,
+    },
+}
+
+struct Row {
+    name: &'static CStr,
+    setting: Setting,
+}
+
+static CL_THROTTLE: AtomicBool = AtomicBool::new(false);
+static DEBUG_CLOCK: AtomicBool = AtomicBool::new(false);
+static MAX_PAYLOAD: AtomicI64 = AtomicI64::new(512 << 20);
+static TICK_BUDGET_US: AtomicI64 = AtomicI64::new(1_000);
+
+/// The largest string the server takes.
+const LARGEST_PAYLOAD: i64 = 512 << 20;
+
+static ROWS: [Row; 4] = [
+    Row { name: c"cl-throttle", setting: Setting::Bool(&CL_THROTTLE) },
+    Row { name: c"debug-clock", setting: Setting::Bool(&DEBUG_CLOCK) },
+    Row {
+        name: c"max-payload",
+        setting: Setting::Number { value: &MAX_PAYLOAD, low: 1, high: LARGEST_PAYLOAD },
+    },
+    Row {
+        name: c"tick-budget-us",
+        setting: Setting::Number { value: &TICK_BUDGET_US, low: 50, high: 1_000_000 },
+    },
+];
+
+/// Whether `CL.THROTTLE` is registered.
+pub fn cl_throttle() -> bool {
+    CL_THROTTLE.load(Ordering::Relaxed)
+}
+
+/// Whether `SLUICE.CLOCK` is registered.
+pub fn debug_clock() -> bool {
+    DEBUG_CLOCK.load(Ordering::Relaxed)
+}
+
+/// The largest payload of a message, in bytes.
+pub fn max_payload() -> usize {
+    usize::try_from(MAX_PAYLOAD.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// The most the timer works before it yields, in µs.
+pub fn tick_budget_us() -> i64 {
+    TICK_BUDGET_US.load(Ordering::Relaxed)
+}
+
+/// Reads the load options, registers the settings and applies the configuration file. Only within `RedisModule_OnLoad`.
+pub fn register(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
+    for pair in options.chunks(2) {
+        // SAFETY: the load options are live during OnLoad.
+        let words: Vec<&[u8]> = pair.iter().map(|s| unsafe { bytes(*s) }).collect();
+        read_option(&words)?;
+    }
+    for row in &ROWS {
+        let data = std::ptr::from_ref(row).cast_mut().cast::<c_void>();
+        // SAFETY: within OnLoad; names and rows are static; the callbacks get the row back as their data.
+        let registered = unsafe {
+            match &row.setting {
+                Setting::Bool(value) => rm!(RedisModule_RegisterBoolConfig(
+                    ctx.raw(),
+                    row.name.as_ptr(),
+                    c_int::from(value.load(Ordering::Relaxed)),
+                    raw::REDISMODULE_CONFIG_IMMUTABLE,
+                    Some(get_bool),
+                    Some(set_bool),
+                    None,
+                    data
+                )),
+                Setting::Number { value, low, high } => rm!(RedisModule_RegisterNumericConfig(
+                    ctx.raw(),
+                    row.name.as_ptr(),
+                    value.load(Ordering::Relaxed),
+                    raw::REDISMODULE_CONFIG_DEFAULT,
+                    *low,
+                    *high,
+                    Some(get_number),
+                    Some(set_number),
+                    None,
+                    data
+                )),
+            }
+        };
+        if registered != OK {
+            return Err(format!("the setting sluice.{} cannot be registered", row.name.to_string_lossy()));
+        }
+    }
+    // SAFETY: within OnLoad, after all settings are registered.
+    if unsafe { rm!(RedisModule_LoadConfigs(ctx.raw())) } == OK {
+        Ok(())
+    } else {
+        Err("a sluice.* setting is wrong".into())
+    }
+}
+
+fn read_option(words: &[&[u8]]) -> Result<(), String> {
+    let show = |w: &[u8]| String::from_utf8_lossy(w).into_owned();
+    let (Some(name), Some(value)) = (words.first(), words.get(1)) else {
+        return Err(format!(
+            "load option {} has no value",
+            words.first().map(|w| show(w)).unwrap_or_default()
+        ));
+    };
+    let Some(row) = ROWS.iter().find(|row| name.eq_ignore_ascii_case(row.name.to_bytes())) else {
+        return Err(format!(
+            "unknown load option {}: expected cl-throttle, debug-clock, max-payload or tick-budget-us",
+            show(name)
+        ));
+    };
+    match &row.setting {
+        Setting::Bool(flag) if is(value, "YES") => flag.store(true, Ordering::Relaxed),
+        Setting::Bool(flag) if is(value, "NO") => flag.store(false, Ordering::Relaxed),
+        Setting::Bool(_) => return Err(format!("load option {} must be yes or no", show(name))),
+        Setting::Number { value: number, low, high } => {
+            match parse_int(value).filter(|n| (*low..=*high).contains(n)) {
+                Some(n) => number.store(n, Ordering::Relaxed),
+                None => return Err(format!("load option {} must be between {low} and {high}", show(name))),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The row a callback is about.
+///
+/// # Safety
+/// `data` is what `register` gave to the server.
+unsafe fn row<'a>(data: *mut c_void) -> &'a Row {
+    // SAFETY: by the contract it points to a static row.
+    unsafe { &*data.cast::<Row>() }
+}
+
+unsafe extern "C" fn get_bool(_name: *const c_char, data: *mut c_void) -> c_int {
+    // SAFETY: the server hands back our data.
+    match unsafe { &row(data).setting } {
+        Setting::Bool(value) => c_int::from(value.load(Ordering::Relaxed)),
+        Setting::Number { .. } => 0,
+    }
+}
+
+unsafe extern "C" fn set_bool(
+    _name: *const c_char,
+    value: c_int,
+    data: *mut c_void,
+    _err: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server hands back our data.
+    match unsafe { &row(data).setting } {
+        Setting::Bool(flag) => {
+            flag.store(value != 0, Ordering::Relaxed);
+            OK
+        }
+        Setting::Number { .. } => ERR,
+    }
+}
+
+unsafe extern "C" fn get_number(_name: *const c_char, data: *mut c_void) -> c_longlong {
+    // SAFETY: the server hands back our data.
+    match unsafe { &row(data).setting } {
+        Setting::Number { value, .. } => value.load(Ordering::Relaxed),
+        Setting::Bool(_) => 0,
+    }
+}
+
+unsafe extern "C" fn set_number(
+    _name: *const c_char,
+    number: c_longlong,
+    data: *mut c_void,
+    _err: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server hands back our data; it has checked the range.
+    match unsafe { &row(data).setting } {
+        Setting::Number { value, .. } => {
+            value.store(number, Ordering::Relaxed);
+            OK
+        }
+        Setting::Bool(_) => ERR,
+    }
+}

@@ -1,0 +1,72 @@
+//! Error replies. The text begins with its code, as Redis wants it, and says what was wrong and what was expected.
+
+use std::borrow::Cow;
+use std::ffi::CString;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(Cow<'static, str>);
+
+impl Error {
+    /// A fixed text, with its code.
+    pub const fn new(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+
+    /// A composed text, with its code.
+    pub fn of(text: String) -> Self {
+        Self(Cow::Owned(text))
+    }
+
+    pub const WRONG_TYPE: Self =
+        Self::new("WRONGTYPE Operation against a key holding the wrong kind of value");
+    pub const INTERNAL: Self =
+        Self::new("ERR internal error in sluice, please report it; the server's log has the place");
+
+    pub fn range(name: &str, low: i64, high: i64) -> Self {
+        Self::of(format!("ERR {name} must be between {low} and {high}"))
+    }
+
+    pub fn length(name: &str, low: usize, high: usize) -> Self {
+        Self::of(format!("ERR {name} must be {low} to {high} bytes"))
+    }
+
+    pub fn missing(what: &str) -> Self {
+        Self::of(format!("ERR syntax error: {what} is missing"))
+    }
+
+    pub fn unknown_option(word: &[u8], expected: &str) -> Self {
+        Self::of(format!("ERR syntax error: unknown option '{}', expected {expected}", printable(word)))
+    }
+
+    pub fn repeated(name: &str) -> Self {
+        Self::of(format!("ERR syntax error: {name} is given twice"))
+    }
+
+    /// The text as a C string without line breaks, so that no input can break the protocol.
+    pub fn text(&self) -> CString {
+        let clean: Vec<u8> =
+            self.0.bytes().map(|b| if matches!(b, b'\r' | b'\n' | 0) { b' ' } else { b }).collect();
+        CString::new(clean).unwrap_or_default()
+    }
+}
+
+/// What a client sent, fit for an error text: cut, and without bytes that would break a line.
+fn printable(word: &[u8]) -> String {
+    const LONGEST: usize = 64;
+    word.iter().take(LONGEST).flat_map(|b| std::ascii::escape_default(*b)).map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_input_breaks_the_line() {
+        let e = Error::unknown_option(b"a\r\n\0\xff", "COST n");
+        assert_eq!(
+            e.text().to_bytes(),
+            br"ERR syntax error: unknown option 'a\r\n\x00\xff', expected COST n"
+        );
+        assert_eq!(Error::of("ERR a\r\nb".into()).text().to_bytes(), b"ERR a  b");
+    }
+}

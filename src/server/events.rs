@@ -1,0 +1,241 @@
+//! What the server tells: databases flushed and swapped, keys renamed, roles changed, forks, loads, the cron.
+
+use super::api::{Ctx, RawString, bytes, rm};
+use super::guard::shield;
+use super::key::read;
+use super::registry::{self, Place};
+use super::types::{Value, for_family};
+use super::{block, clock, lines, propagate, timer};
+use crate::engine::object::{Family, Object};
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Subscribes to everything below. Only within `RedisModule_OnLoad`.
+pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
+    let wanted: [(u64, raw::RedisModuleEventCallback); 8] = [
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_load)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_persistence)),
+        (raw::REDISMODULE_EVENT_REPLICA_CHANGE, Some(on_replica)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+    ];
+    for (id, callback) in wanted {
+        // SAFETY: within OnLoad; static callbacks.
+        let done = unsafe {
+            rm!(RedisModule_SubscribeToServerEvent(
+                ctx.raw(),
+                raw::RedisModuleEvent { id, dataver: 1 },
+                callback
+            ))
+        };
+        if done != super::api::OK {
+            return Err("a server event cannot be subscribed to");
+        }
+    }
+    // SAFETY: as above.
+    let done = unsafe {
+        rm!(RedisModule_SubscribeToKeyspaceEvents(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            Some(on_key_event)
+        ))
+    };
+    if done == super::api::OK { Ok(()) } else { Err("keyspace events cannot be subscribed to") }
+}
+
+/// A key got its value from elsewhere: the object lives there now, and who waits there is served.
+unsafe extern "C" fn on_key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: RawString,
+) -> c_int {
+    shield(
+        || {
+            // SAFETY: the event's name is a C string, the context and the key are live during the callback.
+            let (ctx, event) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event)) };
+            if matches!(event.to_bytes(), b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
+                for family in [Family::TokenBucket, Family::LeakyBucket, Family::Queue] {
+                    for_family!(family, arrived(ctx, key));
+                }
+                let db = ctx.db();
+                // SAFETY: the key is live.
+                lines::look_again(db, unsafe { bytes(key) });
+            }
+            super::api::OK
+        },
+        || super::api::OK,
+    )
+}
+
+fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) {
+    // SAFETY: the key is live during the callback; the address is only compared.
+    let found = unsafe {
+        read::<O, _>(ctx, key, |object| {
+            object.map(|o| {
+                (std::ptr::from_ref(o) as usize - std::mem::offset_of!(Value<O>, object), o.next_event())
+            })
+        })
+    };
+    if let Ok(Some((address, next))) = found {
+        // SAFETY: as above.
+        let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
+        registry::relocate(address, place.clone());
+        if let Some(at) = next {
+            registry::schedule(O::FAMILY, address, at, || (place.db, place.key));
+        }
+    }
+}
+
+unsafe extern "C" fn on_flush(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    shield(
+        || {
+            if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_START && !data.is_null() {
+                // SAFETY: this event's data is a RedisModuleFlushInfo.
+                let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
+                for (family, address) in registry::flush(db) {
+                    for_family!(family, orphan(address));
+                }
+            }
+        },
+        || (),
+    );
+}
+
+fn orphan<O: Object>(address: usize) {
+    // SAFETY: the registry knows only live objects (each is forgotten at unlink, free or flush), and this one is flushed only after
+    // this event; nothing else reaches it meanwhile.
+    block::orphaned(unsafe { &mut (*(address as *mut Value<O>)).object });
+}
+
+unsafe extern "C" fn on_swap(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    data: *mut c_void,
+) {
+    shield(
+        || {
+            if data.is_null() {
+                return;
+            }
+            // SAFETY: this event's data is a RedisModuleSwapDbInfo.
+            let (one, other) = unsafe {
+                let info = &*data.cast::<raw::RedisModuleSwapDbInfo>();
+                (info.dbnum_first, info.dbnum_second)
+            };
+            registry::swap(one, other);
+            lines::look_again_all(one);
+            lines::look_again_all(other);
+        },
+        || (),
+    );
+}
+
+unsafe extern "C" fn on_role(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    shield(
+        || {
+            propagate::reconsider();
+            if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
+                clock::raise_fencing();
+            }
+            // SAFETY: the context of a running callback.
+            timer::soon(unsafe { Ctx::new(ctx) });
+        },
+        || (),
+    );
+}
+
+unsafe extern "C" fn on_load(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    shield(
+        || {
+            propagate::reconsider();
+            if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
+                || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED
+            {
+                clock::raise_fencing();
+                // SAFETY: the context of a running callback.
+                timer::soon(unsafe { Ctx::new(ctx) });
+            }
+        },
+        || (),
+    );
+}
+
+unsafe extern "C" fn on_fork(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    match sub {
+        raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN => propagate::somebody_listens(),
+        _ => propagate::reconsider(),
+    }
+}
+
+unsafe extern "C" fn on_persistence(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    match sub {
+        raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
+            propagate::reconsider();
+        }
+        _ => propagate::somebody_listens(),
+    }
+}
+
+unsafe extern "C" fn on_replica(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    match sub {
+        raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE => propagate::somebody_listens(),
+        _ => propagate::reconsider(),
+    }
+}
+
+unsafe extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    /// Cron runs between two looks whether anybody still listens; about ten seconds each.
+    const LOOKS: u32 = 100;
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    shield(
+        || {
+            // SAFETY: the context of a running callback.
+            propagate::tell(unsafe { Ctx::new(ctx) });
+            if RUNS.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
+                propagate::reconsider();
+            }
+        },
+        || (),
+    );
+}

@@ -1,0 +1,509 @@
+//! One key, opened for a command or the timer: type check, decide/apply on the object in it, and [`Opened::finish`], which does all that follows
+//! a change: create or delete the key, move its TTL, carry the effects, signal, notify, answer and wake who waits.
+//!
+//! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a change. While the object is borrowed no server function is
+//! called that could run foreign code (notifications come last, when the key is closed).
+
+use super::api::{Ctx, RawString, bytes, rm};
+use super::block::{self, Waits};
+use super::error::Error;
+use super::types::{self, Value};
+use super::{clock, lines, propagate, registry, stats};
+use crate::engine::journal::{Batch, Blob, Journal};
+use crate::engine::object::{Lifetime, Object};
+use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
+use crate::engine::waiting::Ticket;
+use redis_module::raw;
+use std::ffi::{CStr, c_int, c_void};
+
+/// An open key handle of the server, closed on drop.
+struct Handle(*mut raw::RedisModuleKey);
+
+impl Handle {
+    /// # Safety
+    /// `name` is a live string of the server.
+    unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
+        // SAFETY: a live context and string.
+        Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() })
+    }
+
+    /// The value, if the key holds one of family `O`.
+    fn value<O: Object>(&self) -> Result<Option<*mut Value<O>>, Error> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: an open key handle.
+        unsafe {
+            if rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+                return Ok(None);
+            }
+            if rm!(RedisModule_ModuleTypeGetType(self.0)) != types::handle(O::FAMILY) {
+                return Err(Error::WRONG_TYPE);
+            }
+            Ok(Some(rm!(RedisModule_ModuleTypeGetValue(self.0)).cast()))
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: opened by `open`, closed only here.
+            unsafe { rm!(RedisModule_CloseKey(self.0)) }
+        }
+    }
+}
+
+/// What of the key's family is asked: does it hold one, something else, or nothing?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    Nothing,
+    Ours,
+    Other,
+}
+
+/// Looks at a key without touching its LRU, TTL or statistics.
+///
+/// # Safety
+/// `name` is a live string of the server.
+pub unsafe fn holds<O: Object>(ctx: Ctx<'_>, name: RawString) -> Holds {
+    // SAFETY: passed on.
+    let handle =
+        unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH) };
+    match handle.value::<O>() {
+        Ok(None) => Holds::Nothing,
+        Ok(Some(_)) => Holds::Ours,
+        Err(_) => Holds::Other,
+    }
+}
+
+/// Reads the object in a key (None: no key), as it is.
+///
+/// # Safety
+/// `name` is a live string of the server.
+pub unsafe fn read<O: Object, R>(
+    ctx: Ctx<'_>,
+    name: RawString,
+    f: impl FnOnce(Option<&O>) -> R,
+) -> Result<R, Error> {
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ) };
+    // SAFETY: the value lives in the open key and nothing else runs while `f` looks at it.
+    Ok(f(handle.value::<O>()?.map(|v| unsafe { &(*v).object })))
+}
+
+/// What the server's memory of a key is called by: where it lives and how it is named.
+pub struct Opened<'a, O: Object> {
+    ctx: Ctx<'a>,
+    name: RawString,
+    argv: &'a [RawString],
+    handle: Handle,
+    value: *mut Value<O>,
+    fresh: Option<Box<Value<O>>>,
+    journal: Journal,
+    now: Micros,
+    before: Counts,
+    bytes_before: usize,
+    event: Option<&'static CStr>,
+    committed: bool,
+}
+
+type Counts = [u64; stats::MOST_EVENTS];
+
+impl<'a, O: Object> Opened<'a, O> {
+    /// Opens a key for change. What is due on the object is applied at once.
+    ///
+    /// # Safety
+    /// `name` is a live string of the server for `'a`, and so are the strings of `argv` (the running command, for blobs).
+    pub unsafe fn new(
+        ctx: Ctx<'a>,
+        name: RawString,
+        argv: &'a [RawString],
+        now: Micros,
+    ) -> Result<Self, Error> {
+        // SAFETY: passed on.
+        let mut opened = unsafe { Self::open(ctx, name, argv, now)? };
+        if opened.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now)) {
+            opened.settle(usize::MAX);
+        }
+        Ok(opened)
+    }
+
+    unsafe fn open(ctx: Ctx<'a>, name: RawString, argv: &'a [RawString], now: Micros) -> Result<Self, Error> {
+        // SAFETY: passed on.
+        let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+        let value = handle.value::<O>()?.unwrap_or(std::ptr::null_mut());
+        let mut opened = Self {
+            ctx,
+            name,
+            argv,
+            handle,
+            value,
+            fresh: None,
+            journal: Journal::new(O::FAMILY, propagate::wanted(ctx)),
+            now,
+            before: [0; stats::MOST_EVENTS],
+            bytes_before: 0,
+            event: None,
+            committed: false,
+        };
+        opened.count_before();
+        Ok(opened)
+    }
+
+    /// The same for the timer, which settles in steps.
+    ///
+    /// # Safety
+    /// `name` is a live string of the server for `'a`.
+    pub unsafe fn unsettled(ctx: Ctx<'a>, name: RawString, now: Micros) -> Result<Self, Error> {
+        // SAFETY: passed on.
+        unsafe { Self::open(ctx, name, &[], now) }
+    }
+
+    fn count_before(&mut self) {
+        self.bytes_before = self.memory();
+        if !O::EVENTS.is_empty() {
+            let mut counts = [0; stats::MOST_EVENTS];
+            if let Some(object) = self.existing() {
+                object.counts(&mut counts);
+            }
+            self.before = counts;
+        }
+    }
+
+    /// The object in the key, if there is a key.
+    pub fn existing(&self) -> Option<&O> {
+        if self.value.is_null() {
+            return self.fresh.as_ref().map(|v| &v.object);
+        }
+        // SAFETY: the value of the open key; only `self` reaches it while the key is open, and it is borrowed with `self`.
+        Some(unsafe { &(*self.value).object })
+    }
+
+    /// The object to decide on (a blank one if there is no key) and the journal for what it records.
+    pub fn parts(&mut self) -> (&mut O, &mut Journal) {
+        if self.value.is_null() {
+            let fresh = self.fresh.get_or_insert_with(|| Box::new(Value::new(O::blank())));
+            return (&mut fresh.object, &mut self.journal);
+        }
+        // SAFETY: as in `existing`.
+        (unsafe { &mut (*self.value).object }, &mut self.journal)
+    }
+
+    fn memory(&self) -> usize {
+        // SAFETY: as in `existing`.
+        if self.value.is_null() { 0 } else { unsafe { (*self.value).memory() } }
+    }
+
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Applies what is due, about `most` steps; true when nothing due is left.
+    pub fn settle(&mut self, most: usize) -> bool {
+        let now = self.now;
+        if self.value.is_null() {
+            return true;
+        }
+        let (object, journal) = self.parts();
+        object.settle(now, most, journal)
+    }
+
+    /// Has the key go if its object says the same as no object.
+    pub fn reap(&mut self) {
+        let now = self.now;
+        if self.existing().is_some_and(|o| o.lifetime(now) == Lifetime::Gone) {
+            self.journal.touch();
+        }
+    }
+
+    /// The address that stands for the object in the registry.
+    pub fn address(&self) -> usize {
+        self.value as usize
+    }
+
+    /// The keyspace event to emit at the end, if anything changed.
+    pub fn notify(&mut self, event: &'static CStr) {
+        self.event = Some(event);
+    }
+
+    /// Ends the work on the key; the client waits for the object's answer under `ticket`.
+    pub fn finish_blocking(mut self, ticket: Ticket) {
+        self.commit();
+        let (ctx, address) = (self.ctx, self.address());
+        block::block(ctx, ticket, 0, Waits::Limiter { address });
+        self.finish();
+    }
+
+    /// Ends the work on the key. Must be called; dropping without it would leave a change uncarried.
+    pub fn finish(mut self) {
+        let answers = if self.existing().is_some() { self.parts().0.answers() } else { Vec::new() };
+        self.commit();
+        if !self.value.is_null() {
+            stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
+        }
+        let Self { ctx, name, handle, value, fresh, journal, before, event, now, .. } = self;
+        let wake = if value.is_null() {
+            None
+        } else {
+            // SAFETY: the value of the key that is still open.
+            wake(unsafe { &(*value).object }, now)
+        };
+        if let Some(at) = wake {
+            // SAFETY: `name` is live.
+            registry::schedule(O::FAMILY, value as usize, at, || (ctx.db(), unsafe { bytes(name) }.into()));
+        }
+        let mut after = before;
+        if !O::EVENTS.is_empty() && journal.changed() {
+            if !value.is_null() {
+                // SAFETY: as above.
+                unsafe { &(*value).object }.counts(&mut after);
+            } else if let Some(fresh) = &fresh {
+                fresh.object.counts(&mut after);
+            }
+        }
+        drop(handle);
+        for (ticket, answer) in answers {
+            block::answer(ticket, answer);
+        }
+        if journal.changed() {
+            if let Some(event) = event {
+                // SAFETY: `name` is live.
+                unsafe { ctx.notify(event, name) };
+            }
+            for (i, event) in O::EVENTS.iter().enumerate() {
+                let n = after[i].saturating_sub(before[i]);
+                if n > 0 {
+                    stats::event(O::FAMILY, i, n);
+                    if let Some(name_of_event) = event {
+                        // SAFETY: `name` is live.
+                        unsafe { ctx.notify(name_of_event, name) };
+                    }
+                }
+            }
+            if O::FAMILY.queue() {
+                // SAFETY: `name` is live.
+                lines::changed(ctx, || unsafe { bytes(name) });
+            }
+        }
+        registry::arm(ctx);
+    }
+
+    /// Key, TTL, carrying and signal. After it `value` is the object in the key, or null.
+    fn commit(&mut self) {
+        if !self.journal.changed() || std::mem::replace(&mut self.committed, true) {
+            return;
+        }
+        let now = self.now;
+        let lifetime = self.existing().map_or(Lifetime::Gone, |o| o.lifetime(now));
+        if lifetime == Lifetime::Gone {
+            self.remove();
+            return;
+        }
+        if self.value.is_null() {
+            let Some(fresh) = self.fresh.take() else { return };
+            let value = Box::into_raw(fresh);
+            // SAFETY: the key is open for writing and empty, the type is ours, and the server owns the value from here on
+            // (freed by the type's free hook).
+            let taken = unsafe {
+                rm!(RedisModule_ModuleTypeSetValue(
+                    self.handle.0,
+                    types::handle(O::FAMILY),
+                    value.cast::<c_void>()
+                ))
+            };
+            if taken == super::api::OK {
+                self.value = value;
+                self.bytes_before = self.memory();
+                stats::born(O::FAMILY, self.bytes_before);
+            } else {
+                // SAFETY: the server did not take the value; it is still ours.
+                self.fresh = Some(unsafe { Box::from_raw(value) });
+                return;
+            }
+        }
+        let expire = self.expire(lifetime);
+        let batches = self.journal.take();
+        if batches.is_empty() {
+            if let Some(ms) = expire {
+                self.set_expire(ms);
+            }
+            propagate::untold();
+        } else {
+            if let Some(ms) = expire {
+                self.set_expire(ms);
+            }
+            carry(self.ctx, self.name, self.argv, &batches, expire);
+        }
+        // SAFETY: a live context and string.
+        unsafe { rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name)) };
+    }
+
+    /// The object says the same as no object: the key goes, if there is one.
+    fn remove(&mut self) {
+        if self.value.is_null() {
+            return;
+        }
+        // SAFETY: the key is open for writing; its unlink hook (types.rs) takes the object out of the registry. The name is live.
+        unsafe {
+            rm!(RedisModule_DeleteKey(self.handle.0));
+            rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name));
+            if propagate::wanted(self.ctx) {
+                rm!(RedisModule_Replicate(self.ctx.raw(), c"UNLINK".as_ptr(), c"s".as_ptr(), self.name));
+            } else {
+                propagate::untold();
+            }
+        }
+        self.value = std::ptr::null_mut();
+    }
+
+    /// The TTL the key must get now: None leaves it, -1 takes it away, else unix ms. Moved only when it is out of bounds: it must cover the
+    /// instant from which the object says the same as none, by at most one full drain and a second.
+    fn expire(&self, lifetime: Lifetime) -> Option<i64> {
+        // SAFETY: `value` is the object in the open key (commit).
+        let noted = unsafe { (*self.value).expires_ms };
+        match lifetime {
+            Lifetime::Until { full, slack } => {
+                const FROZEN_FLOOR: i64 = 60_000;
+                let (shift, floor) = if clock::frozen() {
+                    let wall = clock::wall();
+                    (wall.saturating_sub(self.now), wall / MS + FROZEN_FLOOR)
+                } else {
+                    (0, 0)
+                };
+                let least = (full.saturating_add(shift).saturating_add(MS - 1) / MS).max(floor);
+                let most = full.saturating_add(shift).saturating_add(slack).saturating_add(1_000 * MS) / MS;
+                let most = if floor > 0 { most.max(floor.saturating_add(FROZEN_FLOOR)) } else { most };
+                let most = most.min(MAX_INSTANT_MS);
+                (noted < least.min(most) || noted > most).then_some(most)
+            }
+            _ => (noted != 0).then_some(-1),
+        }
+    }
+
+    fn set_expire(&mut self, ms: i64) {
+        // SAFETY: the key is open for writing and holds `value`.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(self.handle.0, ms));
+            (*self.value).expires_ms = ms.max(0);
+        }
+    }
+}
+
+/// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
+/// is an instant of ours.
+fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
+    let event = object.next_event();
+    if !clock::frozen() {
+        return event;
+    }
+    match object.lifetime(now) {
+        Lifetime::Until { full, .. } => Some(event.map_or(full, |at| at.min(full))),
+        _ => event,
+    }
+}
+
+/// Carries batches to replicas and the AOF: one `SLUICE.APPLY key expire head blob …` each, the TTL with the last.
+fn carry(ctx: Ctx<'_>, name: RawString, argv: &[RawString], batches: &[Batch], expire: Option<i64>) {
+    let last = batches.len() - 1;
+    for (i, batch) in batches.iter().enumerate() {
+        let expire = if i == last { expire.unwrap_or(0) } else { 0 };
+        let mut owned = Vec::new();
+        let mut blobs: Vec<RawString> = Vec::with_capacity(batch.blobs.len());
+        for blob in &batch.blobs {
+            match blob {
+                Blob::Arg(i) => blobs.extend(argv.get(*i)),
+                Blob::Bytes(b) => {
+                    owned.push(super::api::OwnedString::new(b));
+                    blobs.extend(owned.last().map(super::api::OwnedString::raw));
+                }
+            }
+        }
+        // SAFETY: a live context; the format names in order a live string, an integer, a buffer with its length and a vector of
+        // live strings with its length; the server copies or retains what it keeps.
+        unsafe {
+            rm!(RedisModule_Replicate(
+                ctx.raw(),
+                c"SLUICE.APPLY".as_ptr(),
+                c"slbv".as_ptr(),
+                name,
+                expire,
+                batch.head.as_ptr(),
+                batch.head.len(),
+                blobs.as_mut_ptr(),
+                blobs.len()
+            ));
+        }
+    }
+}
+
+/// `SLUICE.APPLY key expire head blob …`: what a master decided, done again here. Decides nothing.
+///
+/// # Safety
+/// The strings of `argv` are live; `argv[1]` is the key, `argv[4..]` the blobs.
+pub unsafe fn apply<O: Object>(
+    ctx: Ctx<'_>,
+    argv: &[RawString],
+    expire: i64,
+    head: &[u8],
+) -> Result<(), Error> {
+    const CORRUPT: &str = "ERR SLUICE.APPLY: ";
+    let name = argv[1];
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    let existing = handle.value::<O>()?;
+    let mut fresh = None;
+    // SAFETY: the value of the open key; nothing else runs until `apply_batch` is done.
+    let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
+    let object = match existing {
+        // SAFETY: as above.
+        Some(value) => unsafe { &mut (*value).object },
+        None => &mut fresh.insert(Box::new(Value::new(O::blank()))).object,
+    };
+    // SAFETY: live strings.
+    let mut blobs = argv.iter().skip(4).map(|s| Box::from(unsafe { bytes(*s) }));
+    let result = clock::with_fencing(|f| crate::engine::object::apply_batch(object, head, &mut blobs, f));
+    if let Err(e) = result {
+        return Err(Error::of(format!("{CORRUPT}{}", e.0)));
+    }
+    let value = match (existing, fresh) {
+        (Some(value), _) => {
+            // SAFETY: as above.
+            stats::grew(O::FAMILY, unsafe { (*value).memory() } as i64 - bytes_before as i64);
+            value
+        }
+        (None, Some(fresh)) => {
+            stats::born(O::FAMILY, fresh.memory());
+            let value = Box::into_raw(fresh);
+            // SAFETY: as in Opened::commit.
+            unsafe {
+                rm!(RedisModule_ModuleTypeSetValue(
+                    handle.0,
+                    types::handle(O::FAMILY),
+                    value.cast::<c_void>()
+                ))
+            };
+            value
+        }
+        (None, None) => return Err(Error::INTERNAL),
+    };
+    if expire != 0 {
+        // SAFETY: the key is open for writing and holds `value`.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(handle.0, expire));
+            (*value).expires_ms = expire.max(0);
+        }
+    }
+    // SAFETY: the value of the open key.
+    if let Some(at) = wake(unsafe { &(*value).object }, clock::now()) {
+        // SAFETY: a live string.
+        registry::schedule(O::FAMILY, value as usize, at, || (ctx.db(), unsafe { bytes(name) }.into()));
+    }
+    // SAFETY: a live context and string.
+    unsafe {
+        rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+        rm!(RedisModule_ReplicateVerbatim(ctx.raw()));
+    }
+    drop(handle);
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! Lines of clients that wait for messages: one line a key, whether or not there is a queue in it.
+//!
+//! First come, first served: a ticket is smaller the earlier its client came. In each line those who take any message and those who want one
+//! group are kept apart, so that finding whom a message is for never means asking everybody: with W waiters and G groups waited for, a push looks at the
+//! first of each of at most G + 1 rows, and at none at all when nothing can be claimed.
+//!
+//! A line belongs to a key name in a database, not to a queue: it waits through DEL, and is told WRONGTYPE only when what was a queue becomes
+//! something else.
+
+use super::api::{Ctx, OwnedString};
+use super::block;
+use super::chores::{self, Chore};
+use super::clock;
+use super::error::Error;
+use super::key::{Holds, Opened, holds};
+use super::main_thread::MainThread;
+use super::registry::{self, Place};
+use super::reply::Tree;
+use crate::engine::object::Family;
+use crate::engine::queue::{ClaimOptions, Delivery, Queue, Receipt};
+use crate::engine::time::Micros;
+use crate::engine::waiting::Ticket;
+use hashbrown::HashMap;
+use std::collections::BTreeSet;
+
+/// What a waiting client asks for.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub count: usize,
+    pub lease: Option<Micros>,
+    pub consumer: Option<Box<[u8]>>,
+    pub group: Option<Box<[u8]>>,
+    pub no_ack: bool,
+}
+
+impl Ask {
+    pub fn options(&self) -> ClaimOptions<'_> {
+        ClaimOptions {
+            count: self.count,
+            lease: self.lease,
+            consumer: self.consumer.as_deref(),
+            group: self.group.as_deref(),
+            no_ack: self.no_ack,
+        }
+    }
+}
+
+/// How the messages are wrapped in the reply.
+#[derive(Debug, Clone)]
+pub enum Wrap {
+    /// CLAIM: the messages.
+    Plain,
+    /// MCLAIM: the key, then the messages.
+    Key,
+    /// NEXT: the answers to its acks, then the messages.
+    Acks(Vec<i64>),
+}
+
+impl Wrap {
+    pub fn around(&self, key: &[u8], messages: Tree) -> Tree {
+        match self {
+            Self::Plain => messages,
+            Self::Key => Tree::Array(vec![Tree::bulk(key), messages]),
+            Self::Acks(acks) => Tree::Array(vec![Tree::ints(acks), messages]),
+        }
+    }
+}
+
+struct Waiter {
+    db: i32,
+    keys: Vec<Box<[u8]>>,
+    ask: Ask,
+    wrap: Wrap,
+}
+
+#[derive(Default)]
+struct Line {
+    any: BTreeSet<Ticket>,
+    groups: HashMap<Box<[u8]>, BTreeSet<Ticket>>,
+    /// There was a queue when the line was last looked at.
+    was_queue: bool,
+}
+
+impl Line {
+    fn row(&mut self, group: Option<&[u8]>) -> &mut BTreeSet<Ticket> {
+        match group {
+            None => &mut self.any,
+            Some(g) => self.groups.entry_ref(g).or_default(),
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket, group: Option<&[u8]>) {
+        self.row(group).remove(&ticket);
+        if let Some(g) = group
+            && self.groups.get(g).is_some_and(BTreeSet::is_empty)
+        {
+            self.groups.remove(g);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.any.is_empty() && self.groups.is_empty()
+    }
+
+    fn tickets(&self) -> Vec<Ticket> {
+        let mut all: Vec<_> = self.any.iter().chain(self.groups.values().flatten()).copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The first who can be served.
+    fn first(&self, queue: &mut Queue, now: Micros) -> Option<Ticket> {
+        if !queue.claimable(now, None) {
+            return None;
+        }
+        let mut first = self.any.first().copied();
+        for (group, row) in &self.groups {
+            if let Some(ticket) = row.first().copied()
+                && first.is_none_or(|f| ticket < f)
+                && queue.claimable(now, Some(group))
+            {
+                first = Some(ticket);
+            }
+        }
+        first
+    }
+
+    /// When somebody could be served if only tokens are awaited.
+    fn next(&self, queue: &mut Queue, now: Micros) -> Option<Micros> {
+        let any = if self.any.is_empty() { None } else { queue.claimable_at(now, None) };
+        let groups = self.groups.keys().filter_map(|g| queue.claimable_at(now, Some(g)));
+        groups.chain(any).min()
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    waiters: HashMap<Ticket, Waiter>,
+    lines: HashMap<(i32, Box<[u8]>), Line>,
+    /// A line is being served: its own claims do not look at it again.
+    serving: bool,
+}
+
+static LINES: std::sync::LazyLock<MainThread<Lines>> =
+    std::sync::LazyLock::new(|| MainThread::new(Lines::default()));
+
+/// Puts a client at the end of the lines of `keys`, in the database of the context.
+pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: Wrap) {
+    LINES.with(|l| l.enter(ticket, Waiter { db: ctx.db(), keys: keys.clone(), ask, wrap }));
+    // From here on a change of type is noticed; and if only tokens are awaited, the timer is told.
+    for key in keys {
+        serve(ctx, &key);
+    }
+}
+
+/// Takes a client out of its lines.
+pub fn leave(ticket: Ticket) {
+    LINES.with(|l| l.leave(ticket));
+}
+
+impl Lines {
+    fn enter(&mut self, ticket: Ticket, waiter: Waiter) {
+        for key in &waiter.keys {
+            let line = self.lines.entry((waiter.db, key.clone())).or_default();
+            line.row(waiter.ask.group.as_deref()).insert(ticket);
+        }
+        self.waiters.insert(ticket, waiter);
+    }
+
+    fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&ticket)?;
+        for key in &waiter.keys {
+            let at = (waiter.db, key.clone());
+            if let Some(line) = self.lines.get_mut(&at) {
+                line.remove(ticket, waiter.ask.group.as_deref());
+                if line.is_empty() {
+                    self.lines.remove(&at);
+                }
+            }
+        }
+        Some(waiter)
+    }
+}
+
+/// How many wait at a key.
+pub fn waiting(db: i32, key: &[u8]) -> usize {
+    LINES.with(|l| {
+        l.lines
+            .get(&(db, Box::from(key)))
+            .map_or(0, |line| line.any.len() + line.groups.values().map(BTreeSet::len).sum::<usize>())
+    })
+}
+
+fn nobody() -> bool {
+    LINES.with(|l| l.lines.is_empty())
+}
+
+/// A queue changed: who waits there is served, at once or, inside a transaction or script, right after it.
+#[inline]
+pub fn changed<'k>(ctx: Ctx<'_>, key: impl FnOnce() -> &'k [u8]) {
+    if nobody() || LINES.with(|l| l.serving) {
+        return;
+    }
+    let (db, key) = (ctx.db(), key());
+    if !LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
+        return;
+    }
+    if ctx.flags().atomic() {
+        look_again(db, key);
+    } else {
+        serve(ctx, key);
+    }
+}
+
+/// What is at a key may have changed hands: its line is looked at as soon as the running command is done.
+pub fn look_again(db: i32, key: &[u8]) {
+    if LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
+        chores::add(Chore::LookAgain(Place { db, key: key.into() }));
+    }
+}
+
+/// The same for all lines of a database.
+pub fn look_again_all(db: i32) {
+    let keys: Vec<_> =
+        LINES.with(|l| l.lines.keys().filter(|(d, _)| *d == db).map(|(_, key)| key.clone()).collect());
+    for key in keys {
+        chores::add(Chore::LookAgain(Place { db, key }));
+    }
+}
+
+/// Serves the line at a key of the selected database as far as messages go.
+pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
+    let at = (ctx.db(), Box::<[u8]>::from(key));
+    if LINES.with(|l| l.serving || !l.lines.contains_key(&at)) {
+        return;
+    }
+    let name = OwnedString::new(key);
+    // SAFETY: `name` is live.
+    match unsafe { holds::<Queue>(ctx, name.raw()) } {
+        Holds::Nothing => {
+            LINES.with(|l| l.lines.get_mut(&at).into_iter().for_each(|line| line.was_queue = false));
+            return;
+        }
+        Holds::Other => return refuse(&at),
+        Holds::Ours => {}
+    }
+    LINES.with(|l| l.serving = true);
+    while let Some((ticket, waiter)) = first(ctx, &name, &at) {
+        // One who waits at several keys takes from the first of them that has any; this one has.
+        if !waiter.keys.iter().any(|key| claim(ctx, ticket, &waiter, at.0, key)) {
+            LINES.with(|l| l.enter(ticket, waiter));
+            break;
+        }
+    }
+    LINES.with(|l| l.serving = false);
+}
+
+/// Takes the first in line who can be served out of it; if there is none, sees that the timer comes when tokens will do.
+fn first(ctx: Ctx<'_>, name: &OwnedString, at: &(i32, Box<[u8]>)) -> Option<(Ticket, Waiter)> {
+    let now = clock::now();
+    // SAFETY: `name` outlives the handle; there are no arguments.
+    let mut opened = unsafe { Opened::<Queue>::new(ctx, name.raw(), &[], now) }.ok()?;
+    let address = opened.address();
+    let (queue, _) = opened.parts();
+    let found = LINES.with(|l| {
+        let line = l.lines.get_mut(at)?;
+        line.was_queue = true;
+        let Some(ticket) = line.first(queue, now) else {
+            if let Some(next) = line.next(queue, now) {
+                registry::schedule(Family::Queue, address, next, || at.clone());
+            }
+            return None;
+        };
+        l.leave(ticket).map(|waiter| (ticket, waiter))
+    });
+    opened.finish();
+    found
+}
+
+/// Claims from one key for a client that is out of its lines; true if there was something, and it was told.
+fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> bool {
+    let (name, now) = (OwnedString::new(key), clock::now());
+    // SAFETY: `name` outlives the handle; there are no arguments.
+    let Ok(mut opened) = (unsafe { Opened::<Queue>::new(ctx, name.raw(), &[], now) }) else { return false };
+    if opened.existing().is_none() {
+        return false;
+    }
+    let (queue, journal) = opened.parts();
+    let deliveries = clock::with_fencing(|f| queue.claim(now, &waiter.ask.options(), f, journal));
+    let messages = deliveries.iter().map(|d| message(queue, d)).collect();
+    let receipts =
+        deliveries.iter().filter_map(|d| Some(Receipt { id: d.id.clone(), claim: d.claim? })).collect();
+    opened.finish();
+    if deliveries.is_empty() {
+        return false;
+    }
+    let reply = waiter.wrap.around(key, Tree::Array(messages));
+    block::send(ticket, reply, Some((Place { db, key: key.into() }, receipts)));
+    true
+}
+
+/// One message as a reply.
+pub fn message(queue: &Queue, delivery: &Delivery) -> Tree {
+    let mut buffer = [0; 20];
+    let id = delivery.id.text(&mut buffer);
+    let receipt = delivery.claim.map_or(Tree::Nil, |claim| {
+        let mut text = id.to_vec();
+        text.extend_from_slice(format!("@{claim}").as_bytes());
+        Tree::Bulk(text.into())
+    });
+    Tree::Array(vec![
+        Tree::bulk(id),
+        receipt,
+        Tree::Int(i64::try_from(delivery.deliveries).unwrap_or(i64::MAX)),
+        Tree::bulk(queue.payload(delivery)),
+    ])
+}
+
+/// The key holds something else: those who waited on a queue there are told.
+fn refuse(at: &(i32, Box<[u8]>)) {
+    let tickets = LINES.with(|l| match l.lines.get(at) {
+        Some(line) if line.was_queue => {
+            let tickets = line.tickets();
+            tickets.iter().for_each(|t| drop(l.leave(*t)));
+            tickets
+        }
+        _ => Vec::new(),
+    });
+    for ticket in tickets {
+        block::send(ticket, Tree::Error(Error::WRONG_TYPE), None);
+    }
+}

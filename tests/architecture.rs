@@ -1,0 +1,284 @@
+//! Holds the rules of the source tree that the compiler does not: which way dependencies point, where `unsafe` may be, that
+//! nothing is unwrapped, that files stay readable, and that what a user can call is documented.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{Server, engines, registered_commands};
+use std::path::{Path, PathBuf};
+
+/// A file of at most so many lines, its tests not counted, can be read in one go.
+const MOST_LINES: usize = 700;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file below the folder with that ending.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.extension().is_some_and(|e| e == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The code of the sources below `src/<part>`, by path from the root: no comments, no texts, no tests.
+fn code_of(part: &str) -> Vec<(String, String)> {
+    let found: Vec<(String, String)> = files(&root().join("src").join(part), "rs")
+        .into_iter()
+        .filter(|path| !is_test_file(path))
+        .map(|path| {
+            let name = path.strip_prefix(root()).expect("a file of ours").display().to_string();
+            (name, without_tests(&plain(&std::fs::read_to_string(&path).expect("a source file"))))
+        })
+        .collect();
+    assert!(!found.is_empty(), "no source below src/{part}");
+    found
+}
+
+/// A file that its parent includes under `#[cfg(test)]`.
+fn is_test_file(path: &Path) -> bool {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    stem == "tests" || stem.ends_with("_tests") || path.components().any(|c| c.as_os_str() == "tests")
+}
+
+/// The source with comments, strings and character literals blanked, line by line as long as before.
+fn plain(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    let blank =
+        |out: &mut String, text: &str| out.extend(text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+    while let Some(c) = rest.chars().next() {
+        let after_word = out.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let length = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            block_comment(rest)
+        } else if let Some(raw) = raw_string(rest).filter(|_| !after_word) {
+            raw
+        } else if c == '"' {
+            quoted(rest, '"')
+        } else if c == '\'' && is_character(rest) {
+            quoted(rest, '\'')
+        } else {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+            continue;
+        };
+        blank(&mut out, &rest[..length]);
+        rest = &rest[length..];
+    }
+    out
+}
+
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        if text[at..].starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if text[at..].starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += text[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    text.len()
+}
+
+/// The length of a raw string (`r"…"`, `br#"…"#`) that begins here.
+fn raw_string(text: &str) -> Option<usize> {
+    let start = text.strip_prefix(['b', 'c']).unwrap_or(text).strip_prefix('r')?;
+    let hashes = start.len() - start.trim_start_matches('#').len();
+    let body = start[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    Some(text.len() - body.len() + body.find(&end)? + end.len())
+}
+
+/// The length of a literal in quotes that begins here.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut characters = text.char_indices().skip(1);
+    while let Some((at, c)) = characters.next() {
+        if c == '\\' {
+            characters.next();
+        } else if c == quote {
+            return at + quote.len_utf8();
+        }
+    }
+    text.len()
+}
+
+/// A character, not the lifetime that also begins with a quote.
+fn is_character(text: &str) -> bool {
+    let mut characters = text.chars().skip(1);
+    match characters.next() {
+        Some('\\') => true,
+        Some(_) => characters.next() == Some('\''),
+        None => false,
+    }
+}
+
+/// Plain code without the items under `#[cfg(test)]`.
+fn without_tests(code: &str) -> String {
+    let mut out = String::new();
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(test)]") {
+        out.push_str(&rest[..at]);
+        let item = &rest[at..];
+        let mut depth = 0_i32;
+        let mut length = item.len();
+        for (i, c) in item.char_indices().skip("#[cfg(test)]".len()) {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 && (c == '}' || c == ';') {
+                length = i + 1;
+                break;
+            }
+        }
+        rest = &item[length..];
+    }
+    out + rest
+}
+
+/// The places, as `path:line`, at which the word stands as a whole.
+fn uses(sources: &[(String, String)], word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, code) in sources {
+        for (number, line) in code.lines().enumerate() {
+            let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+            let whole = line.match_indices(word).any(|(at, _)| {
+                let (before, after) = (&line[..at], &line[at + word.len()..]);
+                let begins_inside = word.starts_with(part_of_word) && before.ends_with(part_of_word);
+                let ends_inside = word.ends_with(part_of_word) && after.starts_with(part_of_word);
+                !begins_inside && !ends_inside
+            });
+            if whole {
+                found.push(format!("{path}:{}", number + 1));
+            }
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn assert_unused(sources: &[(String, String)], words: &[&str], rule: &str) {
+    for word in words {
+        let found = uses(sources, word);
+        assert!(found.is_empty(), "{rule}: `{word}` in {}", found.join(", "));
+    }
+}
+
+#[test]
+fn the_engine_knows_no_server_and_reads_no_clock() {
+    let engine = code_of("engine");
+    assert_unused(&engine, &["redis_module", "libc", "extern"], "the engine never sees a server type");
+    assert_unused(
+        &engine,
+        &["crate::server", "crate::commands"],
+        "the engine depends on nothing of ours outside",
+    );
+    assert_unused(
+        &engine,
+        &["SystemTime", "Instant::now"],
+        "the engine reads no clock: `now` is an argument",
+    );
+}
+
+#[test]
+fn the_engine_counts_in_integers() {
+    assert_unused(&code_of("engine"), &["f32", "f64"], "levels and times are exact integers");
+}
+
+#[test]
+fn the_server_half_knows_no_command() {
+    // But for the module's entry point, which has to hand the command tables over.
+    let server: Vec<_> =
+        code_of("server").into_iter().filter(|(path, _)| path != "src/server/load.rs").collect();
+    assert_unused(&server, &["crate::commands"], "dependencies point from the commands to the server");
+}
+
+#[test]
+fn unsafe_code_is_in_the_server_half_only() {
+    let elsewhere: Vec<_> = code_of("").into_iter().filter(|(p, _)| !p.starts_with("src/server/")).collect();
+    assert_unused(&elsewhere, &["unsafe"], "unsafe code lives in src/server");
+}
+
+#[test]
+fn nothing_is_unwrapped_or_left_to_do() {
+    let banned = [".unwrap()", ".expect(", "todo!", "unimplemented!", "dbg!"];
+    assert_unused(&code_of(""), &banned, "a panic must not be a way out");
+}
+
+#[test]
+fn files_can_be_read_in_one_go() {
+    let long: Vec<String> = code_of("")
+        .iter()
+        .map(|(path, code)| (path, code.lines().count()))
+        .filter(|(_, lines)| *lines > MOST_LINES)
+        .map(|(path, lines)| format!("{path} ({lines} lines)"))
+        .collect();
+    assert!(long.is_empty(), "more than {MOST_LINES} lines: {}", long.join(", "));
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let silent: Vec<String> = files(&root().join("src"), "rs")
+        .into_iter()
+        .filter(|path| !std::fs::read_to_string(path).expect("a source file").starts_with("//!"))
+        .map(|path| path.display().to_string())
+        .collect();
+    assert!(silent.is_empty(), "these do not open with a `//!` header: {}", silent.join(", "));
+}
+
+#[test]
+fn every_command_is_documented() {
+    let engine = engines().first().expect("at least one engine");
+    let commands = registered_commands(&mut Server::start(engine).connect());
+    assert!(!commands.is_empty(), "the module registers no command");
+    let docs: String = files(&root().join("docs"), "md")
+        .iter()
+        .map(|path| std::fs::read_to_string(path).expect("a page"))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .to_lowercase();
+    let missing: Vec<&String> = commands.iter().filter(|c| !docs.contains(c.as_str())).collect();
+    assert!(missing.is_empty(), "no page below docs/ mentions {missing:?}");
+}
+
+#[test]
+fn code_is_told_from_comments_texts_and_tests() {
+    let source = r##"
+// unsafe in a comment
+/* unsafe /* nested */ unsafe */
+const A: &str = "unsafe \" unsafe";
+const B: &str = r#"unsafe " unsafe"#;
+const C: char = '"';
+fn real<'a>(x: &'a str) { unsafe_name(x); x.unwrap_or(1); }
+fn bad() { unsafe { x.unwrap() } }
+#[cfg(test)]
+mod tests { fn t() { unsafe { if true { y.unwrap() } } } }
+#[cfg(test)]
+mod other_tests;
+fn after() {}
+"##;
+    let code = without_tests(&plain(source));
+    let sources = [("s".to_owned(), code.clone())];
+    assert_eq!(uses(&sources, "unsafe"), ["s:8"]);
+    assert_eq!(uses(&sources, ".unwrap()"), ["s:8"]);
+    assert!(code.contains("fn after") && !code.contains("other_tests"), "{code}");
+}

@@ -1,0 +1,52 @@
+//! What the tests against real servers share.
+//!
+//! - `contract`: which commands have to be there by now.
+//! - `engine`: which server programs are there, and where the module is. `on_every_engine` runs a test on each of them.
+//! - `server`: one running server of a test, with a folder and a port of its own, gone when the test ends.
+//! - `reply`: commands and replies through the `redis` client: `call!`, `error!`, `ints`, `map` …
+//! - `resp`: a connection by hand, for blocked clients and for bytes that no client would send.
+//!
+//! Every test binary includes this module and uses a part of it.
+#![allow(dead_code, unused_imports, unused_macros, clippy::unwrap_used, clippy::expect_used)]
+
+mod contract;
+mod engine;
+mod reply;
+mod resp;
+mod server;
+
+pub use contract::{REQUIRED, assert_required};
+pub use engine::{Engine, engines, module_path, on_every_engine, say};
+pub use reply::{
+    T0, Talk, advance_clock, array, digest, info, int, ints, map, registered_commands, set_clock, text,
+};
+pub(crate) use reply::{call, command, error, try_call};
+pub use resp::{RawConnection, Reply};
+pub use server::{Builder, Server, TempDir, free_port, kill_with_parent, wait_until_equal};
+
+use std::time::{Duration, Instant};
+
+/// Waits until `holds` is true, looking often, and fails after ten seconds, naming `what` was waited for.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually_some(what, || holds().then_some(()));
+}
+
+/// Waits until `look` finds something, and gives it.
+#[track_caller]
+pub fn eventually_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(Duration::from_secs(10), what, look)
+}
+
+/// As `eventually_some`, with another limit.
+#[track_caller]
+pub fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited {limit:?} in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,153 @@
+//! Plays random commands and clock moves to the reference models and to the module, on every engine, and fails at the first
+//! difference in a reply, with the shortest history the driver finds.
+//!
+//! Models and drivers are those of `../shared/oracle` (or of the folder in `SLUICE_ORACLE`); without that folder the tests say
+//! so and do nothing. Seeds are fixed; `SLUICE_SEED` gives others. `SLUICE_TORTURE=1` plays many more rounds.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{
+    Engine, Server, TempDir, assert_required, free_port, kill_with_parent, on_every_engine,
+    registered_commands, say, within,
+};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+#[test]
+fn limiters_answer_as_their_model() {
+    with_oracle("limiter_model.py", |oracle, engine| {
+        let server = Server::start(engine);
+        let commands = registered_commands(&mut server.connect());
+        assert_required(&commands);
+        let there =
+            |family: &&str| commands.iter().any(|c| c.to_uppercase().starts_with(&format!("{family}.")));
+        // TB twice: it has the most to it.
+        let families: Vec<&str> =
+            ["TB", "TB", "LB", "SEM", "GATE", "HOT"].into_iter().filter(there).collect();
+        for (first_seed, options) in [(0, "--warm --cl"), (500_000, "--warm --cl --back")] {
+            let model = Model::start(oracle, "limiter_model.py", &[]);
+            let (seed, rounds) = (seed() + first_seed, 16 * scale());
+            let arguments = format!("-s {seed} -r {rounds} --only {} {options}", families.join(","));
+            play(oracle, "fuzz_limiters.py", &model, &server, &arguments);
+        }
+    });
+}
+
+#[test]
+fn queues_answer_as_their_model() {
+    with_oracle("queue_model.py", |oracle, engine| {
+        let server = Server::start(engine);
+        assert_required(&registered_commands(&mut server.connect()));
+        for (count, options) in [(3000, ""), (1500, "--mblock"), (1500, "--mblock --jump")] {
+            let model = Model::start(oracle, "queue_model.py", &["-p"]);
+            let arguments = format!("--seed {} --count {} --tail 60 {options}", seed(), count * scale());
+            play(oracle, "fuzz_queue.py", &model, &server, &arguments);
+        }
+    });
+}
+
+fn is_torture() -> bool {
+    std::env::var_os("SLUICE_TORTURE").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// How many times the rounds of an ordinary run are played.
+fn scale() -> u64 {
+    if is_torture() { 40 } else { 1 }
+}
+
+fn seed() -> u64 {
+    std::env::var("SLUICE_SEED").map_or(1, |s| s.parse().expect("SLUICE_SEED is a number"))
+}
+
+/// Runs the test on every engine if the folder with the models is there.
+fn with_oracle(model: &str, test: impl Fn(&Path, &Engine)) {
+    let folder = std::env::var_os("SLUICE_ORACLE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/oracle"), PathBuf::from);
+    if !folder.join(model).is_file() {
+        say(&format!(
+            "SKIPPED: no {model} in {} (SLUICE_ORACLE): replies are not compared",
+            folder.display()
+        ));
+        return;
+    }
+    let python =
+        Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(python.is_ok_and(|s| s.success()), "the models need python3 (`make servers` installs it)");
+    // One after the other: a driver, a model and a server are enough for two cores.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    on_every_engine(|engine| test(&folder, engine));
+}
+
+/// A reference model that listens on a port of its own.
+struct Model {
+    process: Child,
+    port: u16,
+}
+
+impl Model {
+    /// `port_option`: what comes before the port among the arguments.
+    fn start(oracle: &Path, script: &str, port_option: &[&str]) -> Self {
+        for _ in 0..10 {
+            let port = free_port();
+            let mut command = Command::new("python3");
+            command.arg("-B").arg(oracle.join(script)).args(port_option).arg(port.to_string());
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            kill_with_parent(&mut command);
+            let mut model = Self { process: command.spawn().expect("python3 starts"), port };
+            // An end means that somebody else took the port first.
+            let listens = within(Duration::from_secs(20), "the model", || match model.process.try_wait() {
+                Ok(Some(_)) => Some(false),
+                _ => TcpStream::connect(("127.0.0.1", port)).ok().map(|_| true),
+            });
+            if listens {
+                return model;
+            }
+        }
+        panic!("{script} does not start");
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // Both fail only when the process is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Plays a driver to its end. What it finds fails the test.
+///
+/// The drivers tell who waits by how soon an answer comes, so a model that gets no processor for a moment can look as if it
+/// differed. A difference that the driver itself cannot show again is therefore played once more, from the same seed.
+fn play(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: &str) {
+    let command = format!("{driver} {arguments} on {}", server.engine());
+    let (mut agrees, mut text) = run(oracle, driver, model, server, arguments);
+    if !agrees && text.contains("(not shown again)") {
+        say(&format!("{command}: a difference was not shown again; once more\n{text}"));
+        (agrees, text) = run(oracle, driver, model, server, arguments);
+    }
+    assert!(agrees, "{command}:\n{text}");
+    say(&format!("{command}: {}", text.trim_end()));
+}
+
+/// Whether the driver found no difference, and what it printed.
+fn run(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: &str) -> (bool, String) {
+    let folder = TempDir::new();
+    let file = folder.path().join("output");
+    let output = std::fs::File::create(&file).expect("a file");
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(oracle.join(driver));
+    command.arg(model.port.to_string()).arg(server.port().to_string()).args(arguments.split_whitespace());
+    command.stdin(Stdio::null()).stdout(output.try_clone().expect("a second handle")).stderr(output);
+    kill_with_parent(&mut command);
+    let mut process = command.spawn().expect("python3 starts");
+    let limit = Duration::from_secs(if is_torture() { 3600 } else { 300 });
+    let status = within(limit, "the driver's end", || process.try_wait().ok().flatten());
+    (status.success(), std::fs::read_to_string(&file).expect("what the driver printed"))
+}
