@@ -33,7 +33,7 @@ fn limiters_answer_as_their_model() {
             let model = Model::start(oracle, "limiter_model.py", &[]);
             let (seed, rounds) = (seed() + first_seed, 16 * scale());
             let arguments = format!("-s {seed} -r {rounds} --only {} {options}", families.join(","));
-            play(oracle, "fuzz_limiters.py", &model, &server, &arguments);
+            play(oracle, &oracle.join("fuzz_limiters.py"), &model, &server, &arguments);
         }
     });
 }
@@ -43,10 +43,14 @@ fn queues_answer_as_their_model() {
     with_oracle("queue_model.py", |oracle, engine| {
         let server = Server::start(engine);
         assert_required(&registered_commands(&mut server.connect()));
-        for (count, options) in [(3000, ""), (1500, "--mblock"), (1500, "--mblock --jump")] {
+        let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/queue.py");
+        for (first_seed, count, options) in
+            [(0, 3000, ""), (500_000, 1500, "--mblock"), (600_000, 1500, "--mblock --jump")]
+        {
             let model = Model::start(oracle, "queue_model.py", &["-p"]);
-            let arguments = format!("--seed {} --count {} --tail 60 {options}", seed(), count * scale());
-            play(oracle, "fuzz_queue.py", &model, &server, &arguments);
+            let (seed, count) = (seed() + first_seed, count * scale());
+            let arguments = format!("--seed {seed} --count {count} --tail 60 {options}");
+            play(oracle, &driver, &model, &server, &arguments);
         }
     });
 }
@@ -125,8 +129,8 @@ impl Drop for Model {
 ///
 /// The drivers tell who waits by how soon an answer comes, so a model that gets no processor for a moment can look as if it
 /// differed. A difference that the driver itself cannot show again is therefore played once more, from the same seed.
-fn play(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: &str) {
-    let command = format!("{driver} {arguments} on {}", server.engine());
+fn play(oracle: &Path, driver: &Path, model: &Model, server: &Server, arguments: &str) {
+    let command = format!("{} {arguments} on {}", driver.display(), server.engine());
     let (mut agrees, mut text) = run(oracle, driver, model, server, arguments);
     if !agrees && text.contains("(not shown again)") {
         say(&format!("{command}: a difference was not shown again; once more\n{text}"));
@@ -137,12 +141,12 @@ fn play(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: 
 }
 
 /// Whether the driver found no difference, and what it printed.
-fn run(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: &str) -> (bool, String) {
+fn run(oracle: &Path, driver: &Path, model: &Model, server: &Server, arguments: &str) -> (bool, String) {
     let folder = TempDir::new();
     let file = folder.path().join("output");
     let output = std::fs::File::create(&file).expect("a file");
     let mut command = Command::new("python3");
-    command.arg("-B").arg(oracle.join(driver));
+    command.arg("-B").arg(driver).env("SLUICE_ORACLE", oracle);
     command.arg(model.port.to_string()).arg(server.port().to_string()).args(arguments.split_whitespace());
     command.stdin(Stdio::null()).stdout(output.try_clone().expect("a second handle")).stderr(output);
     kill_with_parent(&mut command);

@@ -1,13 +1,19 @@
 //! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide: engine/leaky_bucket.
 
 use super::limits::{decided, inline_limits, limits};
+use crate::engine::bucket::Limits;
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::{Family, Object};
+use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block;
+use crate::server::block::{self, Decided};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
+use crate::server::key::Opened;
+use crate::server::reply::Tree;
+use crate::server::stats;
+use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     let on = |name, flags, access, syntax, summary| Command {
@@ -91,25 +97,46 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let limits = inline_limits(&mut args, &["COST", "MAXWAIT", "BLOCK"])?;
     let (cost, max_wait, block) = options(&mut args, true)?;
+    if block {
+        return take_blocking(call, limits, cost, max_wait);
+    }
     let mut key = call.write::<LeakyBucket>(1)?;
     let now = key.now();
     let (bucket, journal) = key.parts();
-    let answer = if block && call.may_block() {
-        let ticket = block::ticket();
-        let answer = bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal)?;
-        if answer.is_none() {
-            key.finish_blocking(ticket);
-            return Ok(());
-        }
-        answer
-    } else {
-        Some(bucket.take(limits, cost, max_wait, now, journal)?)
-    };
+    let six = bucket.take(limits, cost, max_wait, now, journal)?;
     key.finish();
-    if let Some(six) = answer {
-        decided(call, Family::LeakyBucket, &six);
-    }
+    decided(call, Family::LeakyBucket, &six);
     Ok(())
+}
+
+/// TAKE with BLOCK: admitted, the reply is held until the wait is over.
+fn take_blocking(
+    call: &Call<'_>,
+    limits: Option<Limits>,
+    cost: i64,
+    max_wait: Option<i64>,
+) -> Result<(), Error> {
+    let name = OwnedString::new(call.arg(1));
+    block::run(
+        call,
+        Rc::new(move |ctx, ticket| {
+            let mut key = Opened::<LeakyBucket>::named(ctx, &name)?;
+            let now = key.now();
+            let (bucket, journal) = key.parts();
+            let answer = match ticket {
+                Some(ticket) => bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal)?,
+                None => Some(bucket.take(limits, cost, max_wait, now, journal)?),
+            };
+            let address = key.finish();
+            Ok(match answer {
+                Some(six) => {
+                    stats::decision(Family::LeakyBucket, six[0] > 0);
+                    Decided::Told(Tree::ints(&six))
+                }
+                None => Decided::Waits(address),
+            })
+        }),
+    )
 }
 
 fn peek(call: &Call<'_>) -> Result<(), Error> {
@@ -147,6 +174,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     let (bucket, journal) = key.parts();
     bucket.set(limits, now, journal);
+    key.persist();
     key.notify(c"lb.set");
     key.finish();
     call.reply().ok();

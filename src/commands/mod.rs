@@ -4,6 +4,7 @@
 //! directly.
 
 mod cl;
+mod gate;
 mod lb;
 mod limits;
 mod module;
@@ -11,6 +12,7 @@ mod rq;
 mod rq_options;
 mod rq_table;
 mod rq_view;
+mod sem;
 mod tb;
 
 use crate::server::command::Registrar;
@@ -20,6 +22,8 @@ use crate::server::config;
 pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
     tb::register(registrar)?;
     lb::register(registrar)?;
+    sem::register(registrar)?;
+    gate::register(registrar)?;
     rq_table::register(registrar)?;
     module::register(registrar)?;
     if config::cl_throttle() {

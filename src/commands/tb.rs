@@ -1,15 +1,19 @@
 //! `TB.*`: the token bucket. What the commands mean: docs/commands/tb.md; how they decide: engine/token_bucket.
 
 use super::limits::{decided, inline_limits, limits};
-use crate::engine::bucket::Policy;
+use crate::engine::bucket::{Limits, Policy};
 use crate::engine::object::{Family, Object};
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
+use crate::server::api::OwnedString;
 use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
-use crate::server::block;
+use crate::server::block::{self, Decided};
 use crate::server::call::Call;
-use crate::server::clock;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
+use crate::server::key::Opened;
+use crate::server::reply::Tree;
+use crate::server::{clock, stats};
+use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     let on = |name, flags, access, syntax, summary| Command {
@@ -147,26 +151,41 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
         (false, true, None) => Mode::Force,
         _ => return Err(Error::new("ERR syntax error: ATMOST, FORCE and BLOCK exclude each other")),
     };
+    if let Some(ms) = block {
+        return take_blocking(call, limits, cost, ms);
+    }
     let mut key = call.write::<TokenBucket>(1)?;
     let now = key.now();
     let (bucket, journal) = key.parts();
-    let answer = match block.filter(|_| call.may_block()) {
-        None => Some(bucket.take(limits, cost, mode, now, journal)?),
-        Some(ms) => {
-            let ticket = block::ticket();
-            let answer = bucket.take_or_book(limits, cost, ms, ticket, now, journal)?;
-            if answer.is_none() {
-                key.finish_blocking(ticket);
-                return Ok(());
-            }
-            answer
-        }
-    };
+    let six = bucket.take(limits, cost, mode, now, journal)?;
     key.finish();
-    if let Some(six) = answer {
-        decided(call, Family::TokenBucket, &six);
-    }
+    decided(call, Family::TokenBucket, &six);
     Ok(())
+}
+
+/// TAKE with BLOCK: refused, the tokens are booked if they will be there within `ms`.
+fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) -> Result<(), Error> {
+    let name = OwnedString::new(call.arg(1));
+    block::run(
+        call,
+        Rc::new(move |ctx, ticket| {
+            let mut key = Opened::<TokenBucket>::named(ctx, &name)?;
+            let now = key.now();
+            let (bucket, journal) = key.parts();
+            let answer = match ticket {
+                Some(ticket) => bucket.take_or_book(limits, cost, ms, ticket, now, journal)?,
+                None => Some(bucket.take(limits, cost, Mode::Whole, now, journal)?),
+            };
+            let address = key.finish();
+            Ok(match answer {
+                Some(six) => {
+                    stats::decision(Family::TokenBucket, six[0] > 0);
+                    Decided::Told(Tree::ints(&six))
+                }
+                None => Decided::Waits(address),
+            })
+        }),
+    )
 }
 
 fn peek(call: &Call<'_>) -> Result<(), Error> {
@@ -223,6 +242,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     let (bucket, journal) = key.parts();
     bucket.set(limits, warmup.unwrap_or(0), level.unwrap_or(Policy::Keep), now, journal);
+    key.persist();
     key.notify(c"tb.set");
     key.finish();
     call.reply().ok();
@@ -307,7 +327,7 @@ fn hold(call: &Call<'_>) -> Result<(), Error> {
     let (six, id) =
         clock::with_fencing(|f| bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, f, journal))?;
     key.finish();
-    crate::server::stats::decision(Family::TokenBucket, id.is_some());
+    stats::decision(Family::TokenBucket, id.is_some());
     let reply = call.reply();
     reply.array(7);
     six.iter().for_each(|n| reply.int(*n));

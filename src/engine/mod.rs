@@ -12,6 +12,8 @@
 pub mod bucket;
 pub mod codec;
 pub mod fencing;
+pub mod gate;
+pub mod hot;
 pub mod journal;
 pub mod leaky;
 pub mod leaky_bucket;

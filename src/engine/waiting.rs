@@ -4,6 +4,7 @@
 //! through RENAME, MOVE and SWAPDB) but are not state: no effect, snapshot, digest or copy holds them. Tokens and places that a waiting client has
 //! booked *are* state, as part of the level.
 
+use super::gate::pass::Pass;
 use super::semaphore::Permit;
 
 /// Names a blocked client, rising in order of arrival over the whole server.
@@ -16,6 +17,8 @@ pub enum Answer {
     Six([i64; 6]),
     /// The reply of SEM.
     Permit(Permit),
+    /// The reply of GATE.
+    Pass(Box<Pass>),
     /// Its limit was left out, and nobody knows one any more: the error.
     NoLimits,
 }

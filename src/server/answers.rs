@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::reply::Tree;
+use crate::engine::gate::pass::Pass;
 use crate::engine::semaphore::Permit;
 use crate::engine::waiting::Answer;
 
@@ -9,6 +10,7 @@ pub fn tree(answer: Answer) -> Tree {
     match answer {
         Answer::Six(six) => Tree::ints(&six),
         Answer::Permit(permit) => self::permit(&permit),
+        Answer::Pass(pass) => self::pass(&pass),
         Answer::NoLimits => Tree::Error(NO_LIMIT),
     }
 }
@@ -23,6 +25,25 @@ pub fn permit(permit: &Permit) -> Tree {
         Tree::Int(permit.limit),
         Tree::Int(permit.free),
         Tree::Int(permit.retry),
-        permit.receipt.map_or(Tree::Nil, |r| Tree::Int(i64::try_from(r).unwrap_or(i64::MAX))),
+        receipt(permit.receipt),
     ])
+}
+
+/// `[granted, wait, retry_after, refused_by, receipt, stages]`.
+pub fn pass(pass: &Pass) -> Tree {
+    let stages = pass.stages.iter().map(|(name, row)| {
+        Tree::Array(std::iter::once(Tree::bulk(name)).chain(row.iter().map(|n| Tree::Int(*n))).collect())
+    });
+    Tree::Array(vec![
+        Tree::Int(pass.granted),
+        Tree::Int(pass.wait),
+        Tree::Int(pass.retry),
+        Tree::Array(pass.refused_by.iter().map(|name| Tree::bulk(name)).collect()),
+        receipt(pass.receipt),
+        Tree::Array(stages.collect()),
+    ])
+}
+
+fn receipt(receipt: Option<u64>) -> Tree {
+    receipt.map_or(Tree::Nil, |r| Tree::Int(i64::try_from(r).unwrap_or(i64::MAX)))
 }

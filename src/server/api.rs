@@ -127,8 +127,16 @@ impl Flags {
     pub fn aof(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_AOF)
     }
+    /// The server saves by itself after so many changes.
+    pub fn save_points(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_RDB)
+    }
     pub fn child_running(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_ACTIVE_CHILD)
+    }
+    /// The running command comes from our master or from a file that is loaded.
+    pub fn told_by_master(self) -> bool {
+        self.loading() || self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
     /// A transaction or a script: nothing may block, and what it does is seen as one step.
     pub fn atomic(self) -> bool {

@@ -6,23 +6,37 @@
 //! We block clients without keys and keep the lines ourselves: the server would otherwise ask every waiter of a key at each change.
 
 use super::api::{Ctx, OK, rm};
+use super::call::Call;
 use super::chores::{self, Chore};
+use super::error::Error;
 use super::guard::shield;
 use super::main_thread::MainThread;
 use super::registry::Place;
 use super::reply::{Reply, Tree};
-use super::{answers, lines};
+use super::{answers, lines, timer};
 use crate::engine::object::Object;
 use crate::engine::queue::Receipt;
 use crate::engine::waiting::{Answer, Ticket};
 use hashbrown::HashMap;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+
+/// What came of a command whose reply may be held.
+pub enum Decided {
+    Told(Tree),
+    /// The client waits on the object at this address.
+    Waits(usize),
+}
+
+/// Decides a limiter's command: under a ticket the client may come to wait, without one it is told at once. Asked again when the object it waited on
+/// is gone, or when its time is cut short.
+pub type Decide = Rc<dyn Fn(Ctx<'_>, Option<Ticket>) -> Result<Decided, Error>>;
 
 /// What a client waits for.
 pub enum Waits {
     /// A limiter's answer. The object is known by its address.
-    Limiter { address: usize },
+    Limiter { db: i32, address: usize, decide: Decide },
     /// A message: its line is in lines.rs. What it is told when its time is over.
     Claim { over: Tree },
 }
@@ -56,6 +70,39 @@ pub fn ticket() -> Ticket {
         w.last += 1;
         w.last
     })
+}
+
+/// Runs a limiter's command whose reply may be held, where the context allows that.
+pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
+    let ctx = call.context();
+    let ticket = call.may_block().then(ticket);
+    match (decide(ctx, ticket)?, ticket) {
+        (Decided::Waits(address), Some(ticket)) => {
+            block(ctx, ticket, 0, Waits::Limiter { db: ctx.db(), address, decide });
+        }
+        (Decided::Told(tree), _) => call.reply().tree(&tree),
+        (Decided::Waits(_), None) => return Err(Error::INTERNAL),
+    }
+    Ok(())
+}
+
+/// The object a client waited on is gone: its command is decided anew, in its turn.
+pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
+    let Some((db, decide)) = WAITERS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
+        Waits::Limiter { db, decide, .. } => Some((*db, decide.clone())),
+        Waits::Claim { .. } => None,
+    }) else {
+        return;
+    };
+    match ctx.in_db(db, || decide(ctx, Some(ticket))) {
+        Ok(Decided::Waits(to)) => WAITERS.with(|w| {
+            if let Some(Waits::Limiter { address, .. }) = w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
+                *address = to;
+            }
+        }),
+        Ok(Decided::Told(tree)) => send(ticket, tree, None),
+        Err(error) => send(ticket, Tree::Error(error), None),
+    }
 }
 
 /// Blocks the running command's client under `ticket`. `timeout_ms` 0: for ever. The caller has checked that the context may block.
@@ -109,8 +156,9 @@ pub fn send(ticket: Ticket, reply: Tree, messages: Option<(Place, Vec<Receipt>)>
 /// The object goes away under those who wait on it.
 pub fn orphaned<O: Object>(object: &mut O) {
     for (ticket, told) in object.orphans() {
-        if let Some(told) = told {
-            answer(ticket, told);
+        match told {
+            Some(told) => answer(ticket, told),
+            None => chores::add(Chore::DecideAnew(ticket)),
         }
     }
 }
@@ -166,7 +214,17 @@ unsafe extern "C" fn on_timeout(
                 let reply = Reply::new(ctx);
                 match &waiter.waits {
                     Waits::Claim { over } => reply.tree(over),
-                    Waits::Limiter { .. } => reply.nil_array(),
+                    Waits::Limiter { db, address, decide } => {
+                        // Cut short by CLIENT UNBLOCK: what it had booked goes back first, then it is told how things are.
+                        if timer::ready(ctx) {
+                            chores::depart(ctx, *address, ticket);
+                        }
+                        match ctx.in_db(*db, || decide(ctx, None)) {
+                            Ok(Decided::Told(tree)) => reply.tree(&tree),
+                            Ok(Decided::Waits(_)) => reply.nil_array(),
+                            Err(error) => reply.error(&error),
+                        }
+                    }
                 }
                 left(ticket, &waiter);
             }
@@ -201,9 +259,7 @@ fn gone(handle: *mut raw::RedisModuleBlockedClient) -> Option<(Ticket, Waiter)> 
 fn left(ticket: Ticket, waiter: &Waiter) {
     match &waiter.waits {
         Waits::Claim { .. } => lines::leave(ticket),
-        Waits::Limiter { address } => {
-            chores::add(Chore::Depart { address: *address, ticket });
-        }
+        Waits::Limiter { address, .. } => chores::add(Chore::Depart { address: *address, ticket }),
     }
     // SAFETY: the handle is live until it is unblocked, which for this waiter nobody else does.
     unsafe { rm!(RedisModule_UnblockClient(waiter.handle, std::ptr::null_mut())) };

@@ -10,8 +10,8 @@ use super::key::Opened;
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
 use super::types::for_family;
-use super::{clock, lines, timer};
-use crate::engine::object::{Family, Object};
+use super::{block, clock, lines, timer};
+use crate::engine::object::Object;
 use crate::engine::queue::{NackOptions, Queue, Receipt};
 use crate::engine::waiting::Ticket;
 use std::collections::VecDeque;
@@ -20,6 +20,8 @@ use std::collections::VecDeque;
 pub enum Chore {
     /// A client that waited on the object at this address is gone.
     Depart { address: usize, ticket: Ticket },
+    /// The object this client waited on is gone.
+    DecideAnew(Ticket),
     /// Serve the line of claims at this key, or tell it that the key is something else now.
     LookAgain(Place),
     /// Deliveries that reached nobody.
@@ -46,11 +48,8 @@ pub fn run(ctx: Ctx<'_>) -> bool {
     for _ in 0..MOST {
         let Some(chore) = PENDING.with(VecDeque::pop_front) else { return false };
         match chore {
-            Chore::Depart { address, ticket } => {
-                if let Some((family, place)) = registry::place(address) {
-                    ctx.in_db(place.db, || for_family!(family, depart(ctx, family, address, &place, ticket)));
-                }
-            }
+            Chore::Depart { address, ticket } => depart(ctx, address, ticket),
+            Chore::DecideAnew(ticket) => block::decide_anew(ctx, ticket),
             Chore::LookAgain(place) => ctx.in_db(place.db, || lines::serve(ctx, &place.key)),
             Chore::Return { place, receipts } => ctx.in_db(place.db, || give_back(ctx, &place, &receipts)),
         }
@@ -58,7 +57,14 @@ pub fn run(ctx: Ctx<'_>) -> bool {
     pending()
 }
 
-fn depart<O: Object>(ctx: Ctx<'_>, _family: Family, address: usize, place: &Place, ticket: Ticket) {
+/// Takes a client out of the line of the object at `address`; what it had booked goes back. Nothing if it is not there any more.
+pub fn depart(ctx: Ctx<'_>, address: usize, ticket: Ticket) {
+    if let Some((family, place)) = registry::place(address) {
+        ctx.in_db(place.db, || for_family!(family, depart_from(ctx, address, &place, ticket)));
+    }
+}
+
+fn depart_from<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, ticket: Ticket) {
     let name = OwnedString::new(&place.key);
     let now = clock::now();
     // SAFETY: `name` outlives the handle; there are no arguments.

@@ -2,11 +2,12 @@
 
 use super::api::{Ctx, RawString, bytes, rm};
 use super::guard::shield;
+use super::info::FAMILIES;
 use super::key::read;
 use super::registry::{self, Place};
 use super::types::{Value, for_family};
 use super::{block, clock, lines, propagate, timer};
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,7 +60,7 @@ unsafe extern "C" fn on_key_event(
             // SAFETY: the event's name is a C string, the context and the key are live during the callback.
             let (ctx, event) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event)) };
             if matches!(event.to_bytes(), b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
-                for family in [Family::TokenBucket, Family::LeakyBucket, Family::Queue] {
+                for (family, _) in FAMILIES {
                     for_family!(family, arrived(ctx, key));
                 }
                 let db = ctx.db();

@@ -10,8 +10,13 @@ use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::Ordering;
 
 /// The families whose objects this build knows.
-pub const FAMILIES: [(Family, &str); 3] =
-    [(Family::TokenBucket, "tb"), (Family::LeakyBucket, "lb"), (Family::Queue, "rq")];
+pub const FAMILIES: [(Family, &str); 5] = [
+    (Family::TokenBucket, "tb"),
+    (Family::LeakyBucket, "lb"),
+    (Family::Semaphore, "sem"),
+    (Family::Gate, "gate"),
+    (Family::Queue, "rq"),
+];
 
 /// Writes the sections; called by the server, also while it reports a crash: so it only reads numbers.
 pub unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, crash: c_int) {

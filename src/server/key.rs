@@ -4,15 +4,15 @@
 //! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a change. While the object is borrowed no server function is
 //! called that could run foreign code (notifications come last, when the key is closed).
 
-use super::api::{Ctx, RawString, bytes, rm};
-use super::block::{self, Waits};
+use super::api::{Ctx, OwnedString, RawString, bytes, rm};
 use super::error::Error;
 use super::types::{self, Value};
-use super::{clock, lines, propagate, registry, stats};
+use super::{block, clock, lines, propagate, registry, stats};
+use crate::engine::codec::Corrupt;
+use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Blob, Journal};
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
-use crate::engine::waiting::Ticket;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 
@@ -151,6 +151,12 @@ impl<'a, O: Object> Opened<'a, O> {
         Ok(opened)
     }
 
+    /// Opens a key by a name of our own, for change, at this instant.
+    pub fn named(ctx: Ctx<'a>, name: &'a OwnedString) -> Result<Self, Error> {
+        // SAFETY: `name` lives for `'a`; there are no arguments.
+        unsafe { Self::new(ctx, name.raw(), &[], clock::now()) }
+    }
+
     /// The same for the timer, which settles in steps.
     ///
     /// # Safety
@@ -199,6 +205,14 @@ impl<'a, O: Object> Opened<'a, O> {
         self.now
     }
 
+    /// Has the change at hand take away the key's TTL, whoever gave it.
+    pub fn persist(&mut self) {
+        if !self.value.is_null() {
+            // SAFETY: as in `existing`.
+            unsafe { (*self.value).expires_ms = -1 };
+        }
+    }
+
     /// Applies what is due, about `most` steps; true when nothing due is left.
     pub fn settle(&mut self, most: usize) -> bool {
         let now = self.now;
@@ -227,16 +241,8 @@ impl<'a, O: Object> Opened<'a, O> {
         self.event = Some(event);
     }
 
-    /// Ends the work on the key; the client waits for the object's answer under `ticket`.
-    pub fn finish_blocking(mut self, ticket: Ticket) {
-        self.commit();
-        let (ctx, address) = (self.ctx, self.address());
-        block::block(ctx, ticket, 0, Waits::Limiter { address });
-        self.finish();
-    }
-
-    /// Ends the work on the key. Must be called; dropping without it would leave a change uncarried.
-    pub fn finish(mut self) {
+    /// Ends the work on the key. Must be called; dropping without it would leave a change uncarried. Answers the address of the object (0: none).
+    pub fn finish(mut self) -> usize {
         let answers = if self.existing().is_some() { self.parts().0.answers() } else { Vec::new() };
         self.commit();
         if !self.value.is_null() {
@@ -287,6 +293,7 @@ impl<'a, O: Object> Opened<'a, O> {
             }
         }
         registry::arm(ctx);
+        value as usize
     }
 
     /// Key, TTL, carrying and signal. After it `value` is the object in the key, or null.
@@ -414,8 +421,8 @@ fn carry(ctx: Ctx<'_>, name: RawString, argv: &[RawString], batches: &[Batch], e
             match blob {
                 Blob::Arg(i) => blobs.extend(argv.get(*i)),
                 Blob::Bytes(b) => {
-                    owned.push(super::api::OwnedString::new(b));
-                    blobs.extend(owned.last().map(super::api::OwnedString::raw));
+                    owned.push(OwnedString::new(b));
+                    blobs.extend(owned.last().map(OwnedString::raw));
                 }
             }
         }
@@ -453,19 +460,21 @@ pub unsafe fn apply<O: Object>(
     let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
     let existing = handle.value::<O>()?;
     let mut fresh = None;
-    // SAFETY: the value of the open key; nothing else runs until `apply_batch` is done.
+    // SAFETY: the value of the open key; nothing else runs until the batch is applied.
     let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
     let object = match existing {
         // SAFETY: as above.
         Some(value) => unsafe { &mut (*value).object },
-        None => &mut fresh.insert(Box::new(Value::new(O::blank()))).object,
+        None => fresh.insert(O::blank()),
     };
     // SAFETY: live strings.
-    let mut blobs = argv.iter().skip(4).map(|s| Box::from(unsafe { bytes(*s) }));
-    let result = clock::with_fencing(|f| crate::engine::object::apply_batch(object, head, &mut blobs, f));
-    if let Err(e) = result {
-        return Err(Error::of(format!("{CORRUPT}{}", e.0)));
+    let blobs = || argv.iter().skip(4).map(|s| Box::from(unsafe { bytes(*s) }));
+    let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
+    // A master and an AOF send whole batches. From anybody else one may be wrong halfway: it is tried on a copy, so that it changes all or nothing.
+    if !ctx.flags().told_by_master() {
+        apply_batch(&mut object.duplicate(), head, &mut blobs(), &mut Fencing::new()).map_err(corrupt)?;
     }
+    clock::with_fencing(|f| apply_batch(object, head, &mut blobs(), f)).map_err(corrupt)?;
     let value = match (existing, fresh) {
         (Some(value), _) => {
             // SAFETY: as above.
@@ -473,8 +482,10 @@ pub unsafe fn apply<O: Object>(
             value
         }
         (None, Some(fresh)) => {
+            // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
+            let fresh = Value::arrived(fresh);
             stats::born(O::FAMILY, fresh.memory());
-            let value = Box::into_raw(fresh);
+            let value = Box::into_raw(Box::new(fresh));
             // SAFETY: as in Opened::commit.
             unsafe {
                 rm!(RedisModule_ModuleTypeSetValue(

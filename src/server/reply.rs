@@ -97,6 +97,11 @@ impl<'a> Reply<'a> {
     /// A map of names to integers, in the given order.
     pub fn int_map(self, fields: &[(&str, i64)]) {
         self.map(fields.len());
+        self.int_fields(fields);
+    }
+
+    /// Fields of a map that was announced.
+    pub fn int_fields(self, fields: &[(&str, i64)]) {
         for (name, value) in fields {
             self.bulk(name.as_bytes());
             self.int(*value);

@@ -9,10 +9,12 @@
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
 use super::{block, clock, lines, registry, stats};
+use crate::engine::gate::Gate;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
 use crate::engine::queue::Queue;
+use crate::engine::semaphore::Semaphore;
 use crate::engine::token_bucket::TokenBucket;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_ulong, c_void};
@@ -33,7 +35,7 @@ impl<O: Object> Value<O> {
     }
 
     /// An object that came with its key from elsewhere: what TTL the key has is not known, but for one that never has one of ours.
-    fn arrived(object: O) -> Self {
+    pub fn arrived(object: O) -> Self {
         let forever = object.lifetime(clock::now()) == Lifetime::Forever;
         Self { object, expires_ms: if forever { 0 } else { -1 } }
     }
@@ -50,6 +52,8 @@ macro_rules! for_family {
         match $family {
             $crate::engine::object::Family::TokenBucket => $f::<$crate::engine::token_bucket::TokenBucket>($($arg),*),
             $crate::engine::object::Family::LeakyBucket => $f::<$crate::engine::leaky_bucket::LeakyBucket>($($arg),*),
+            $crate::engine::object::Family::Semaphore => $f::<$crate::engine::semaphore::Semaphore>($($arg),*),
+            $crate::engine::object::Family::Gate => $f::<$crate::engine::gate::Gate>($($arg),*),
             $crate::engine::object::Family::Queue => $f::<$crate::engine::queue::Queue>($($arg),*),
             _ => unreachable!("no objects of this family exist"),
         }
@@ -88,6 +92,8 @@ pub fn register(ctx: Ctx<'_>) -> Result<(), &'static str> {
     let _ = MAIN.set(std::thread::current().id());
     create::<TokenBucket>(ctx)?;
     create::<LeakyBucket>(ctx)?;
+    create::<Semaphore>(ctx)?;
+    create::<Gate>(ctx)?;
     create::<Queue>(ctx)
 }
 

@@ -5,6 +5,7 @@
 //! - `server`: one running server of a test, with a folder and a port of its own, gone when the test ends.
 //! - `reply`: commands and replies through the `redis` client: `call!`, `error!`, `ints`, `map` …
 //! - `resp`: a connection by hand, for blocked clients and for bytes that no client would send.
+//! - `workload`: a random mixed load, and what two servers that saw it are compared by.
 //!
 //! Every test binary includes this module and uses a part of it.
 #![allow(dead_code, unused_imports, unused_macros, clippy::unwrap_used, clippy::expect_used)]
@@ -14,6 +15,7 @@ mod engine;
 mod reply;
 mod resp;
 mod server;
+pub mod workload;
 
 pub use contract::{REQUIRED, assert_required};
 pub use engine::{Engine, engines, module_path, on_every_engine, say};

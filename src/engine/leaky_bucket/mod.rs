@@ -9,8 +9,8 @@
 //! - A refused call changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
 //! - The instant at which a waiting client goes on is fixed when it is admitted. If it goes away before, its place is given back, which
 //!   helps later comers only.
-//! - A plain bucket (unpinned, nobody waits) has no extras: 48 bytes, no allocation of its own.
-//! - Not state, so in no effect, snapshot or copy: those who wait, the answers not yet told, the two counters, `expires_at_ms`.
+//! - A plain bucket (unpinned, nobody waits) has no extras: 40 bytes, no allocation of its own.
+//! - Not state, so in no effect, snapshot or copy: those who wait, the answers not yet told and the two counters.
 
 mod object;
 #[cfg(test)]
@@ -19,6 +19,7 @@ mod tests;
 pub use object::Effect;
 
 use super::bucket::{Limits, NoLimits};
+use super::gate::pass::Look;
 use super::journal::Journal;
 use super::leaky::Leaky;
 use super::time::{MAX_INSTANT, MS, Micros};
@@ -34,8 +35,6 @@ pub struct LeakyBucket {
     inside: i64,
     at: Micros,
     extras: Option<Box<Extras>>,
-    /// The expiry the server last gave the key (unix ms, 0: none). The server's own note, not state.
-    pub expires_at_ms: i64,
 }
 
 /// What only some buckets have.
@@ -180,10 +179,29 @@ impl LeakyBucket {
     }
 
     /// What a refusal may change: see the head of the file.
-    pub(crate) fn repair(&mut self, now: Micros, journal: &mut Journal) {
+    fn repair(&mut self, now: Micros, journal: &mut Journal) {
         if let Some(stored) = self.bucket().filter(|b| b.is_ahead(now)) {
             self.store(&stored.brought(now), journal);
         }
+    }
+
+    /// What this bucket, pinned, says of an `MPASS`; None: it is not pinned.
+    pub fn look_for_pass(&self, key: &[u8], cost: i64, maxwait_ms: Option<i64>, now: Micros) -> Option<Look> {
+        let bucket = self.bucket().filter(|_| self.pinned())?.brought(now);
+        Some(Look::leaky(key.into(), &bucket, cost, maxwait_ms))
+    }
+
+    /// Lets in a pass that all have granted.
+    pub fn charge_pass(&mut self, cost: i64, now: Micros, journal: &mut Journal) {
+        if let Some(mut bucket) = self.bucket().map(|b| b.brought(now)) {
+            bucket.admit(cost);
+            self.store(&bucket, journal);
+        }
+    }
+
+    /// Makes the repair that a refused pass may make.
+    pub fn refuse_pass(&mut self, now: Micros, journal: &mut Journal) {
+        self.repair(now, journal);
     }
 
     /// `LB.REFUND`: the six fields, `granted` = whole units given up; zeros when there is no bucket.

@@ -180,8 +180,7 @@ impl Object for LeakyBucket {
     fn duplicate(&self) -> Self {
         let extras = self.extras.as_ref();
         let extras = extras.map(|e| Box::new(Extras { pinned: e.pinned, wide: e.wide, ..Extras::default() }));
-        let mut copy =
-            Self { limits: self.limits, inside: self.inside, at: self.at, extras, expires_at_ms: 0 };
+        let mut copy = Self { limits: self.limits, inside: self.inside, at: self.at, extras };
         copy.drop_idle_extras();
         copy
     }

@@ -390,5 +390,5 @@ fn a_plain_bucket_is_small() {
     let mut o = LeakyBucket::blank();
     let mut j = Journal::new(Family::LeakyBucket, false);
     o.take(lim(Some((1000, 1000, 60_000))), 1, None, T0, &mut j).unwrap();
-    assert_eq!(o.memory(), 48);
+    assert_eq!(o.memory(), 40);
 }

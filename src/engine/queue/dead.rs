@@ -3,6 +3,7 @@
 use super::Queue;
 use super::effect::{Entry, Scope, Step};
 use super::message::{Id, State};
+use super::order::Order;
 use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::Wire;
@@ -117,16 +118,23 @@ impl Queue {
     pub(super) fn purge_scope(&mut self, scope: Scope) {
         let all = scope == Scope::All;
         let mut slots: Vec<u32> = Vec::new();
+        // Their orders are emptied as a whole first, so that the messages can go in the order in which they lie in memory.
         if all || scope == Scope::Ready {
-            let runs = self.lanes.iter().flat_map(|(_, l)| &l.runs);
-            slots.extend(runs.flat_map(|r| r.order.iter()));
+            let lanes: Vec<u32> = self.heads.iter().map(|(_, _, lane, _)| *lane).collect();
+            for lane in lanes {
+                for run in self.lanes.get_mut(lane).into_iter().flat_map(|l| &mut l.runs) {
+                    slots.extend(std::mem::replace(&mut run.order, Order::new()).iter());
+                }
+            }
+            self.heads.clear();
         }
         if all || scope == Scope::Delayed {
-            slots.extend(self.delayed.iter().map(|(_, slot)| slot));
+            slots.extend(std::mem::replace(&mut self.delayed, Order::new()).iter().map(|(_, slot)| slot));
         }
         if all || scope == Scope::Dead {
-            slots.extend(self.deaths.iter().map(|(_, slot)| slot));
+            slots.extend(std::mem::replace(&mut self.deaths, Order::new()).iter().map(|(_, slot)| slot));
         }
+        slots.sort_unstable();
         for slot in slots {
             let follower = self.more_of(slot).map_or(NONE, |x| x.follower);
             self.close_owned_window(slot);

@@ -55,6 +55,12 @@ pub struct Lane {
     pub seat: Seat,
 }
 
+impl Default for Lane {
+    fn default() -> Self {
+        Self::new(Box::default())
+    }
+}
+
 impl Lane {
     pub fn new(name: Box<[u8]>) -> Self {
         Self {

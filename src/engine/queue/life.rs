@@ -191,9 +191,9 @@ impl Queue {
     }
 
     fn relink(&mut self, slot: u32, change: impl FnOnce(&mut u32, &mut u32)) {
-        let Some(m) = self.messages.get(slot) else { return };
-        if let Some(Stage::Dead { older, newer, .. }) = self.more.get_mut(m.more).map(|x| &mut x.stage) {
-            change(older, newer);
+        if let Some(Stage::Dead { number, died_at, mut older, mut newer }) = self.stage(slot) {
+            change(&mut older, &mut newer);
+            self.set_stage(slot, Stage::Dead { number, died_at, older, newer });
         }
     }
 

@@ -6,7 +6,7 @@
 //! States: `Ready`, `Delayed`, `InFlight` (these are *live*), `Dead`, and `Follower`: a push that waits behind the one in flight with its id
 //! (KEEPLAST); it is counted in bytes, but has no place yet, and neither its id nor its group know of it.
 //!
-//! Invariant: the state of a message and the stage of its `More` fit together (`Ready`, and only `Ready`, may be without one).
+//! Invariant: what the `More` keeps is that of the message's state (`Ready`, and only `Ready`, may be without one).
 
 use super::index::{TABLE_BITS, hash};
 use super::slab::NONE;
@@ -18,6 +18,12 @@ use serde::{Deserialize, Serialize};
 pub enum Id {
     Num(u64),
     Name(Box<[u8]>),
+}
+
+impl Default for Id {
+    fn default() -> Self {
+        Self::Num(0)
+    }
 }
 
 /// A borrowed id, and the form in which effects carry it.
@@ -144,7 +150,7 @@ pub enum State {
 /// The place of a message: the instant it first became ready, and the order in which places were given.
 pub type Place = (Micros, u64);
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Message {
     pub id: Id,
     pub payload: Box<[u8]>,
@@ -161,6 +167,8 @@ pub struct Message {
 
 /// Set in `bits` when the DEDUP window of the id is this push's.
 const OWNS_WINDOW: u8 = 1 << 3;
+/// Set in `bits` of a delayed message that came back.
+const RETRY: u8 = 1 << 4;
 
 impl Message {
     pub fn new(id: Id, payload: Box<[u8]>, priority: u8, lane: u32) -> Self {
@@ -178,8 +186,25 @@ impl Message {
         }
     }
 
-    pub fn set_state(&mut self, state: State) {
-        self.bits = self.bits & !7 | state as u8;
+    /// Its state and what goes with it, given its `More`.
+    pub fn stage(&self, more: Option<&More>) -> Stage {
+        let [at, number, other] = more.map_or([0; 3], |x| x.words);
+        let (at, since) = (at as i64, other as i64);
+        match self.state() {
+            State::Ready => Stage::Ready,
+            State::Delayed => Stage::Delayed { due: at, retry: self.bits & RETRY != 0 },
+            State::InFlight => Stage::InFlight { claim: number, claimed_at: since, deadline: at },
+            State::Dead => {
+                Stage::Dead { number, died_at: at, older: (other >> 32) as u32, newer: other as u32 }
+            }
+            State::Follower => Stage::Follower { due: at },
+        }
+    }
+
+    /// Sets the state; what goes with it is the `More`'s to [keep](More::keep).
+    pub fn set_state(&mut self, stage: Stage) {
+        let retry = if matches!(stage, Stage::Delayed { retry: true, .. }) { RETRY } else { 0 };
+        self.bits = self.bits & OWNS_WINDOW | retry | stage.state() as u8;
     }
 
     pub fn owns_window(&self) -> bool {
@@ -263,9 +288,10 @@ impl Own {
     pub const NONE: Self = Self { ttl: 0, lease: 0, max_deliveries: None, ttl_base: 0 };
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct More {
-    pub stage: Stage,
+    /// What goes with the state of the message: an instant, a number, another instant or two links. Read by [`Message::stage`].
+    words: [u64; 3],
     pub pushed_at: Micros,
     pub own: Option<Box<Own>>,
     /// Who claimed it last and why it came back last, as names; or NONE.
@@ -281,7 +307,7 @@ pub struct More {
 impl More {
     pub fn new(pushed_at: Micros) -> Self {
         Self {
-            stage: Stage::Ready,
+            words: [0; 3],
             pushed_at,
             own: None,
             consumer: NONE,
@@ -291,6 +317,17 @@ impl More {
             timeouts: 0,
             follower: NONE,
         }
+    }
+
+    pub fn keep(&mut self, stage: Stage) {
+        self.words = match stage {
+            Stage::Ready => [0; 3],
+            Stage::Delayed { due, .. } | Stage::Follower { due } => [due as u64, 0, 0],
+            Stage::InFlight { claim, claimed_at, deadline } => [deadline as u64, claim, claimed_at as u64],
+            Stage::Dead { number, died_at, older, newer } => {
+                [died_at as u64, number, u64::from(older) << 32 | u64::from(newer)]
+            }
+        };
     }
 
     pub fn own(&self) -> Own {
@@ -336,11 +373,11 @@ mod tests {
 
     #[test]
     fn messages_are_small() {
-        assert_eq!((size_of::<Option<Message>>(), size_of::<Option<More>>()), (56, 72));
+        assert_eq!((size_of::<Message>(), size_of::<More>()), (56, 64));
         let mut m = Message::new(Id::Num(1), Box::default(), 3, 0);
         m.set_place((5, (1 << 48) - 1));
         m.set_owns_window(true);
-        m.set_state(State::Dead);
+        m.set_state(Stage::Dead { number: 1, died_at: 2, older: 3, newer: 4 });
         assert_eq!((m.place(), m.state(), m.owns_window()), ((5, (1 << 48) - 1), State::Dead, true));
         m.set_owns_window(false);
         assert_eq!((m.state(), m.owns_window()), (State::Dead, false));

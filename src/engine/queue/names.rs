@@ -5,7 +5,7 @@
 use super::index::{Index, hash};
 use super::slab::{NONE, Slab};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Name {
     bytes: Box<[u8]>,
     references: u64,

@@ -11,14 +11,65 @@ use std::collections::VecDeque;
 
 const FULL: usize = 512;
 
+/// What an order holds, and the form without padding in which it is kept.
+pub trait Entry: Copy {
+    type Kept: Copy;
+    fn keep(self) -> Self::Kept;
+    fn of(kept: Self::Kept) -> Self;
+}
+
+impl Entry for u32 {
+    type Kept = Self;
+
+    fn keep(self) -> Self {
+        self
+    }
+
+    fn of(kept: Self) -> Self {
+        kept
+    }
+}
+
+impl Entry for (u64, u32) {
+    type Kept = [u32; 3];
+
+    fn keep(self) -> [u32; 3] {
+        [(self.0 >> 32) as u32, self.0 as u32, self.1]
+    }
+
+    fn of([high, low, slot]: [u32; 3]) -> Self {
+        (u64::from(high) << 32 | u64::from(low), slot)
+    }
+}
+
+impl Entry for (i64, u32) {
+    type Kept = [u32; 3];
+
+    fn keep(self) -> [u32; 3] {
+        (self.0 as u64, self.1).keep()
+    }
+
+    fn of(kept: [u32; 3]) -> Self {
+        let (bits, slot) = <(u64, u32)>::of(kept);
+        (bits as i64, slot)
+    }
+}
+
 #[derive(Debug, Clone)]
-pub struct Order<E> {
-    first: VecDeque<E>,
-    rest: VecDeque<VecDeque<E>>,
+struct Block<K> {
+    /// Its first entry once more, so that looking for a block touches no block.
+    first: K,
+    entries: VecDeque<K>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Order<E: Entry> {
+    first: VecDeque<E::Kept>,
+    rest: VecDeque<Block<E::Kept>>,
     len: usize,
 }
 
-impl<E: Copy> Order<E> {
+impl<E: Entry> Order<E> {
     pub const fn new() -> Self {
         Self { first: VecDeque::new(), rest: VecDeque::new(), len: 0 }
     }
@@ -33,31 +84,31 @@ impl<E: Copy> Order<E> {
 
     /// Bytes on the heap, roughly: blocks are between half and wholly full.
     pub fn memory(&self) -> usize {
-        self.len * size_of::<E>() * 5 / 4 + self.rest.capacity() * size_of::<VecDeque<E>>()
+        self.len * size_of::<E::Kept>() * 5 / 4 + self.rest.capacity() * size_of::<Block<E::Kept>>()
     }
 
     pub fn front(&self) -> Option<E> {
-        self.first.front().copied()
+        self.first.front().copied().map(E::of)
     }
 
     pub fn second(&self) -> Option<E> {
         self.iter().nth(1)
     }
 
-    fn block(&self, b: usize) -> Option<&VecDeque<E>> {
-        if b == 0 { Some(&self.first) } else { self.rest.get(b - 1) }
+    fn block(&self, b: usize) -> Option<&VecDeque<E::Kept>> {
+        if b == 0 { Some(&self.first) } else { self.rest.get(b - 1).map(|block| &block.entries) }
     }
 
-    fn block_mut(&mut self, b: usize) -> Option<&mut VecDeque<E>> {
-        if b == 0 { Some(&mut self.first) } else { self.rest.get_mut(b - 1) }
+    fn block_mut(&mut self, b: usize) -> Option<&mut VecDeque<E::Kept>> {
+        if b == 0 { Some(&mut self.first) } else { self.rest.get_mut(b - 1).map(|block| &mut block.entries) }
     }
 
     /// The block in which the sought entry is or would be: the last that begins at or before it.
     fn find_block(&self, place: &impl Fn(&E) -> Ordering) -> usize {
-        if self.rest.is_empty() || self.first.back().is_some_and(|e| place(e).is_ge()) {
+        if self.rest.is_empty() || self.first.back().is_some_and(|e| place(&E::of(*e)).is_ge()) {
             return 0;
         }
-        let begins_before = |b: &VecDeque<E>| b.front().is_some_and(|e| place(e).is_le());
+        let begins_before = |b: &Block<E::Kept>| place(&E::of(b.first)).is_le();
         if self.rest.back().is_some_and(begins_before) {
             return self.rest.len();
         }
@@ -66,75 +117,92 @@ impl<E: Copy> Order<E> {
 
     pub fn insert(&mut self, entry: E, place: impl Fn(&E) -> Ordering) {
         self.len += 1;
-        let last = self.rest.back_mut().unwrap_or(&mut self.first);
-        if last.back().is_none_or(|e| place(e).is_lt()) {
+        let kept = entry.keep();
+        let last = self.rest.back_mut().map_or(&mut self.first, |block| &mut block.entries);
+        if last.back().is_none_or(|e| place(&E::of(*e)).is_lt()) {
             if last.len() < FULL {
-                last.push_back(entry);
+                last.push_back(kept);
             } else {
-                self.rest.push_back(VecDeque::from([entry]));
+                self.rest.push_back(Block { first: kept, entries: VecDeque::from([kept]) });
             }
             return;
         }
         let mut b = self.find_block(&place);
         if let Some(block) = self.block_mut(b).filter(|block| block.len() >= FULL) {
-            let tail = block.split_off(FULL / 2);
-            let after = tail.front().is_some_and(|e| place(e).is_le());
-            self.rest.insert(b, tail);
-            b += usize::from(after);
+            let entries = block.split_off(FULL / 2);
+            if let Some(first) = entries.front().copied() {
+                self.rest.insert(b, Block { first, entries });
+                b += usize::from(place(&E::of(first)).is_le());
+            }
         }
         if let Some(block) = self.block_mut(b) {
-            let at = block.partition_point(|e| place(e).is_lt());
-            block.insert(at, entry);
+            let at = block.partition_point(|e| place(&E::of(*e)).is_lt());
+            block.insert(at, kept);
+        }
+        self.note_first(b);
+    }
+
+    /// A block other than the first may begin with another entry now.
+    fn note_first(&mut self, b: usize) {
+        if let Some(block) = b.checked_sub(1).and_then(|b| self.rest.get_mut(b))
+            && let Some(first) = block.entries.front()
+        {
+            block.first = *first;
         }
     }
 
     pub fn pop_front(&mut self) -> Option<E> {
-        let entry = self.first.pop_front()?;
+        let kept = self.first.pop_front()?;
         self.len -= 1;
         if self.first.is_empty()
             && let Some(next) = self.rest.pop_front()
         {
-            self.first = next;
+            self.first = next.entries;
         }
-        Some(entry)
+        Some(E::of(kept))
     }
 
     /// Removes the entry for which `place` says Equal; false when there is none.
     pub fn remove(&mut self, place: impl Fn(&E) -> Ordering) -> bool {
-        if self.first.front().is_some_and(|e| place(e).is_eq()) {
+        if self.front().is_some_and(|e| place(&e).is_eq()) {
             return self.pop_front().is_some();
         }
         let b = self.find_block(&place);
         let Some(block) = self.block_mut(b) else { return false };
-        let Ok(at) = block.binary_search_by(&place) else { return false };
+        let Ok(at) = block.binary_search_by(|e| place(&E::of(*e))) else { return false };
         block.remove(at);
         let left = block.len();
         self.len -= 1;
         if left == 0 {
             if b == 0 {
-                self.first = self.rest.pop_front().unwrap_or_default();
+                self.first = self.rest.pop_front().map(|block| block.entries).unwrap_or_default();
             } else {
                 self.rest.remove(b - 1);
             }
-        } else if left <= FULL / 8 && self.block(b + 1).is_some_and(|next| next.len() <= FULL / 2) {
+            return true;
+        }
+        if left <= FULL / 8 && self.block(b + 1).is_some_and(|next| next.len() <= FULL / 2) {
             // Thinned out: the next block moves in, so that few entries never keep many blocks.
             if let (Some(mut next), Some(block)) = (self.rest.remove(b), self.block_mut(b)) {
-                block.append(&mut next);
+                block.append(&mut next.entries);
             }
         }
+        self.note_first(b);
         true
     }
 
     pub fn iter(&self) -> impl Iterator<Item = E> {
-        self.first.iter().chain(self.rest.iter().flatten()).copied()
+        let rest = self.rest.iter().flat_map(|block| &block.entries);
+        self.first.iter().chain(rest).copied().map(E::of)
     }
 
     /// The entries from the first that does not lie before the sought place.
     pub fn iter_from(&self, place: impl Fn(&E) -> Ordering) -> impl Iterator<Item = E> {
         let b = self.find_block(&place);
-        let at = self.block(b).map_or(0, |block| block.partition_point(|e| place(e).is_lt()));
+        let at = self.block(b).map_or(0, |block| block.partition_point(|e| place(&E::of(*e)).is_lt()));
         let head = self.block(b).into_iter().flat_map(move |block| block.iter().skip(at));
-        head.chain(self.rest.iter().skip(b).flatten()).copied()
+        let rest = self.rest.iter().skip(b).flat_map(|block| &block.entries);
+        head.chain(rest).copied().map(E::of)
     }
 }
 

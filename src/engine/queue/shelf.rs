@@ -34,7 +34,7 @@ fn by_instant(messages: &Slab<Message>, other: (Micros, u32), at: Micros, slot: 
 
 /// The number of the delivery of a message in flight.
 fn claim_of(messages: &Slab<Message>, more: &Slab<More>, slot: u32) -> u64 {
-    match messages.get(slot).and_then(|m| more.get(m.more)).map(|x| x.stage) {
+    match messages.get(slot).map(|m| m.stage(more.get(m.more))) {
         Some(Stage::InFlight { claim, .. }) => claim,
         _ => 0,
     }
@@ -47,7 +47,7 @@ impl Queue {
 
     pub(super) fn stage(&self, slot: u32) -> Option<Stage> {
         let m = self.messages.get(slot)?;
-        Some(self.more.get(m.more).map_or(Stage::Ready, |x| x.stage))
+        Some(m.stage(self.more.get(m.more)))
     }
 
     pub(super) fn own(&self, slot: u32) -> Own {
@@ -257,12 +257,12 @@ impl Queue {
     pub(super) fn set_stage(&mut self, slot: u32, stage: Stage) {
         if stage != Stage::Ready || self.messages.get(slot).is_some_and(|m| m.more != NONE) {
             match self.grow(slot) {
-                Some(more) => more.stage = stage,
+                Some(more) => more.keep(stage),
                 None => return,
             }
         }
         if let Some(m) = self.messages.get_mut(slot) {
-            m.set_state(stage.state());
+            m.set_state(stage);
         }
     }
 }

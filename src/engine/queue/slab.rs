@@ -3,6 +3,8 @@
 //! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back as they empty (but one, so that
 //! a queue going up and down around a chunk's edge does not allocate each time).
 //!
+//! A free place holds a default value, so that none is wasted on telling.
+//!
 //! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free.
 
 use std::collections::BTreeSet;
@@ -16,10 +18,16 @@ const WORDS: usize = SIZE / 64;
 #[derive(Debug, Clone)]
 struct Chunk<T> {
     /// Empty when the chunk has no memory, else `SIZE` long.
-    items: Vec<Option<T>>,
+    items: Vec<T>,
     /// A bit set for each free place.
     free: [u64; WORDS],
     used: usize,
+}
+
+impl<T> Chunk<T> {
+    fn is_free(&self, place: usize) -> bool {
+        self.free.get(place / 64).is_none_or(|word| word >> (place % 64) & 1 == 1)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -32,7 +40,7 @@ pub struct Slab<T> {
     spare: usize,
 }
 
-impl<T> Slab<T> {
+impl<T: Default> Slab<T> {
     pub const fn new() -> Self {
         Self { chunks: Vec::new(), open: BTreeSet::new(), len: 0, backed: 0, spare: 0 }
     }
@@ -43,17 +51,19 @@ impl<T> Slab<T> {
 
     /// Bytes on the heap, without what the values own.
     pub fn memory(&self) -> usize {
-        self.backed * SIZE * size_of::<Option<T>>() + self.chunks.capacity() * size_of::<Chunk<T>>()
+        self.backed * SIZE * size_of::<T>() + self.chunks.capacity() * size_of::<Chunk<T>>()
     }
 
     pub fn get(&self, slot: u32) -> Option<&T> {
         let chunk = self.chunks.get(slot as usize / SIZE)?;
-        chunk.items.get(slot as usize % SIZE)?.as_ref()
+        let place = slot as usize % SIZE;
+        if chunk.is_free(place) { None } else { chunk.items.get(place) }
     }
 
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut(slot as usize / SIZE)?;
-        chunk.items.get_mut(slot as usize % SIZE)?.as_mut()
+        let place = slot as usize % SIZE;
+        if chunk.is_free(place) { None } else { chunk.items.get_mut(place) }
     }
 
     /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past that the value is lost.)
@@ -72,7 +82,7 @@ impl<T> Slab<T> {
         };
         let Some(chunk) = self.chunks.get_mut(index as usize) else { return NONE };
         if chunk.items.is_empty() {
-            chunk.items.resize_with(SIZE, || None);
+            chunk.items.resize_with(SIZE, T::default);
             self.backed += 1;
         } else if chunk.used == 0 {
             self.spare = self.spare.saturating_sub(1);
@@ -83,7 +93,7 @@ impl<T> Slab<T> {
                 *word &= *word - 1;
                 let place = w * 64 + bit as usize;
                 if let Some(item) = chunk.items.get_mut(place) {
-                    *item = Some(value);
+                    *item = value;
                 }
                 chunk.used += 1;
                 self.len += 1;
@@ -100,7 +110,10 @@ impl<T> Slab<T> {
         let index = slot as usize / SIZE;
         let place = slot as usize % SIZE;
         let chunk = self.chunks.get_mut(index)?;
-        let value = chunk.items.get_mut(place)?.take()?;
+        if chunk.is_free(place) {
+            return None;
+        }
+        let value = std::mem::take(chunk.items.get_mut(place)?);
         if let Some(word) = chunk.free.get_mut(place / 64) {
             *word |= 1 << (place % 64);
         }
@@ -132,11 +145,8 @@ impl<T> Slab<T> {
     /// All values, by slot: an order that says nothing.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.chunks.iter().enumerate().flat_map(|(c, chunk)| {
-            chunk
-                .items
-                .iter()
-                .enumerate()
-                .filter_map(move |(i, item)| item.as_ref().map(|v| ((c * SIZE + i) as u32, v)))
+            let used = chunk.items.iter().enumerate().filter(|(place, _)| !chunk.is_free(*place));
+            used.map(move |(place, value)| ((c * SIZE + place) as u32, value))
         })
     }
 }

@@ -88,7 +88,7 @@ impl Queue {
     pub(super) fn record(&self, slot: u32) -> Option<(Record<'_>, IdRef<'_>, &[u8])> {
         let m = self.messages.get(slot)?;
         let more = self.more.get(m.more);
-        let stage = more.map_or(Stage::Ready, |x| x.stage);
+        let stage = m.stage(more);
         let name = |n: Option<u32>| n.and_then(|n| self.names.get(n)).map(Cow::Borrowed);
         let record = Record {
             stage,

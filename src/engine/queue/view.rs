@@ -104,7 +104,7 @@ impl Queue {
     fn view(&self, slot: u32) -> Option<View<'_>> {
         let m = self.messages.get(slot)?;
         let more = self.more.get(m.more);
-        let stage = more.map_or(Stage::Ready, |x| x.stage);
+        let stage = m.stage(more);
         let (mut due_at, mut died_at, mut flight) = (None, None, None);
         match stage {
             Stage::Delayed { due, .. } => due_at = Some(due),

@@ -8,7 +8,7 @@ use super::message::{Id, IdRef};
 use super::slab::NONE;
 use crate::engine::time::Micros;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Window {
     pub id: Id,
     pub until: Micros,

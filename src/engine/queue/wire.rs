@@ -265,7 +265,7 @@ impl Queue {
         number(claim.turn.checked_add(items.len() as u64))?;
         tokens(claim.level.map(|level| Tokens { level, at: claim.now }), self.config.rate)?;
         if let Some(first) = claim.first {
-            let last = first.saturating_add(items.len() as u64);
+            let last = first.saturating_add(items.len() as u64).saturating_sub(1);
             ensure(first > 0 && last <= MAX_FENCE, "claim number out of range")?;
             fencing.raise(last);
         }

@@ -21,6 +21,7 @@ pub(crate) mod permits;
 mod tests;
 
 pub use object::Effect;
+pub(crate) use object::{bytes, instant, lease, setting};
 pub use permits::Lease;
 
 use super::bucket::NoLimits;
@@ -223,9 +224,14 @@ impl Semaphore {
 
     /// The limit of a call that brings `limit`.
     fn limit_for(&self, limit: Option<i64>, now: Micros) -> Result<i64, NoLimits> {
+        self.limit_among(limit, self.permits.used(now))
+    }
+
+    /// The same while `used` permits are held.
+    fn limit_among(&self, limit: Option<i64>, used: i64) -> Result<i64, NoLimits> {
         match limit {
             Some(limit) if !self.pinned => Ok(limit),
-            _ if self.pinned || self.permits.used(now) > 0 => Ok(self.limit),
+            _ if self.pinned || used > 0 => Ok(self.limit),
             _ => Err(NoLimits),
         }
     }
@@ -339,15 +345,15 @@ impl Semaphore {
         self.make(effect);
     }
 
-    /// Serves the line as far as it goes, at most `most`; answers how many that were.
+    /// Serves the line as far as it goes, all leases there counted as held, at most `most`; answers how many that were.
     fn serve(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut steps = 0;
         while steps < most
             && let Some((ticket, first)) = self.line.first()
         {
-            let (count, limit) = (first.count, self.limit_for(first.limit, now));
-            match limit {
-                Ok(all) if count <= all && self.permits.used(now) + count > all => break,
+            let (count, used) = (first.count, self.permits.all());
+            match self.limit_among(first.limit, used) {
+                Ok(all) if count <= all && used + count > all => break,
                 Ok(all) if count <= all => {
                     if let Some(w) = self.line.remove(ticket) {
                         let lease_ms = w.lease_ms.unwrap_or(self.lease_ms);
@@ -357,8 +363,8 @@ impl Semaphore {
                 }
                 Ok(limit) => {
                     self.line.remove(ticket);
-                    let free = (limit - self.permits.used(now)).max(0);
-                    let never = Permit { granted: 0, limit, free, retry: -1, receipt: None };
+                    let never =
+                        Permit { granted: 0, limit, free: (limit - used).max(0), retry: -1, receipt: None };
                     self.counts.refused += 1;
                     self.answers.push((ticket, Answer::Permit(never)));
                 }
@@ -374,11 +380,9 @@ impl Semaphore {
 
     /// Does what is due at `now`, instant by instant, at most about `most` steps; true when nothing due is left.
     fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        let mut left = most;
-        while let Some(instant) = self.next_instant().filter(|t| *t <= now) {
-            if left == 0 {
-                return false;
-            }
+        // An earlier sweep may have stopped short of this.
+        let mut left = most - self.serve(now, most, journal);
+        while let Some(instant) = self.next_instant().filter(|t| *t <= now && left > 0) {
             while let Some((_, receipt)) =
                 self.permits.first_end().filter(|(end, _)| *end <= instant && left > 0)
             {
@@ -387,23 +391,22 @@ impl Semaphore {
                 left -= 1;
             }
             left -= self.serve(now, left, journal);
-            if self.permits.first_end().is_some_and(|(end, _)| end <= instant) {
-                continue;
-            }
-            if let Some((_, ticket)) = self.line.first_end().filter(|(end, _)| *end <= instant && left > 0) {
-                self.time_out(ticket, now);
+            if left > 0
+                && let Some((_, ticket)) = self.line.first_end().filter(|(end, _)| *end <= instant)
+            {
+                self.time_out(ticket, instant);
                 left -= 1;
                 left -= self.serve(now, left, journal);
             }
         }
-        true
+        left > 0
     }
 
-    fn time_out(&mut self, ticket: Ticket, now: Micros) {
+    fn time_out(&mut self, ticket: Ticket, at: Micros) {
         let Some(waiter) = self.line.get(ticket) else {
             return;
         };
-        let answer = match self.refusal(waiter.limit, waiter.count, Some(ticket), now) {
+        let answer = match self.refusal(waiter.limit, waiter.count, Some(ticket), at) {
             Ok(permit) => Answer::Permit(permit),
             Err(NoLimits) => Answer::NoLimits,
         };

@@ -47,7 +47,7 @@ pub(crate) fn lease(to: &Permits, receipt: u64, count: i64, until: Micros) -> Re
     if receipt == 0 || receipt > MAX_FENCE || to.get(receipt).is_some() {
         return Err(Corrupt("receipt"));
     }
-    if !(1..=MAX_COUNT).contains(&count) || to.used(-1) + count > MAX_COUNT {
+    if !(1..=MAX_COUNT).contains(&count) || to.all() + count > MAX_COUNT {
         return Err(Corrupt("count out of range"));
     }
     instant(until)

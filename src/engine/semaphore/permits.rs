@@ -76,6 +76,11 @@ impl Permits {
         self.used - self.ends().take_while(|(end, _)| *end <= now).map(|(_, count)| count).sum::<i64>()
     }
 
+    /// Permits held by all leases there, over or not.
+    pub(crate) fn all(&self) -> i64 {
+        self.used
+    }
+
     /// The end and the count of each lease, by end.
     fn ends(&self) -> impl Iterator<Item = (Micros, i64)> {
         self.by_end.iter().map(|(end, receipt)| (*end, self.held.get(receipt).map_or(0, |l| l.count)))

@@ -1,1 +1,431 @@
+//! The semaphore against a naive twin; every history is also folded through its carried effects.
 
+use super::*;
+use crate::engine::codec::Corrupt;
+use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const T0: Micros = 1_900_000_000_000_000;
+
+#[derive(Clone)]
+struct Waiting {
+    ticket: Ticket,
+    count: i64,
+    limit: Option<i64>,
+    lease: Option<i64>,
+    expected: i64,
+    until: Micros,
+}
+
+/// By definition: plain lists, every wait found by letting time pass.
+struct Twin {
+    limit: i64,
+    lease: i64,
+    pinned: bool,
+    held: BTreeMap<u64, (i64, Micros)>,
+    line: Vec<Waiting>,
+    counts: (i64, i64, i64),
+    answers: Vec<(Ticket, Option<Permit>)>,
+}
+
+impl Twin {
+    fn new() -> Self {
+        let (held, line, answers) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { limit: 0, lease: DEFAULT_LEASE_MS, pinned: false, held, line, counts: (0, 0, 0), answers }
+    }
+
+    fn used(&self) -> i64 {
+        self.held.values().map(|h| h.0).sum()
+    }
+
+    fn limit(&self, given: Option<i64>) -> Option<i64> {
+        if self.pinned {
+            return Some(self.limit);
+        }
+        given.or(Some(self.limit).filter(|_| !self.held.is_empty()))
+    }
+
+    fn retry(&self, line: &[Waiting], count: i64, limit: i64, now: Micros) -> i64 {
+        if count > limit {
+            return -1;
+        }
+        let mut ends: Vec<(Micros, i64)> = self.held.values().map(|h| (h.1, h.0)).collect();
+        let mut line = line.to_vec();
+        let mut t = now;
+        loop {
+            ends.retain(|e| e.0 > t);
+            while let Some(w) = line.first() {
+                let most = if self.pinned { self.limit } else { w.limit.unwrap_or(limit) };
+                if ends.iter().map(|e| e.1).sum::<i64>() + w.count <= most {
+                    ends.push((t + w.expected * MS, w.count));
+                } else if w.until > t {
+                    break;
+                }
+                line.remove(0);
+            }
+            line.retain(|w| w.until > t);
+            if line.is_empty() && ends.iter().map(|e| e.1).sum::<i64>() + count <= limit {
+                return ceil_ms(t - now);
+            }
+            t = ends.iter().map(|e| e.0).chain(line.iter().map(|w| w.until)).min().unwrap();
+        }
+    }
+
+    /// The reply now to one behind the first `ahead` of the line; grants with `receipt`.
+    fn ask(
+        &mut self,
+        ask: (Option<i64>, i64, Option<i64>),
+        ahead: usize,
+        now: Micros,
+        receipt: Option<u64>,
+    ) -> Option<Permit> {
+        let (given, count, lease) = ask;
+        let limit = self.limit(given)?;
+        let used = self.used();
+        if ahead == 0 && used + count <= limit {
+            if let Some(receipt) = receipt {
+                self.limit = limit;
+                self.held.insert(receipt, (count, now + lease.unwrap_or(self.lease) * MS));
+            }
+            return Some(Permit { granted: count, limit, free: limit - used - count, retry: 0, receipt });
+        }
+        let retry = self.retry(&self.line[..ahead], count, limit, now);
+        let free = if ahead > 0 { 0 } else { (limit - used).max(0) };
+        Some(Permit { granted: 0, limit, free, retry, receipt: None })
+    }
+
+    /// Receipts of those served are taken from what the semaphore answered: they are its own to choose.
+    fn settle(&mut self, now: Micros, told: &BTreeMap<Ticket, u64>) {
+        self.held.retain(|_, h| h.1 > now);
+        loop {
+            while let Some(w) = self.line.first().cloned() {
+                let answer = self.ask((w.limit, w.count, w.lease), 0, now, told.get(&w.ticket).copied());
+                match answer {
+                    Some(p) if p.granted == 0 && p.retry != -1 => break,
+                    Some(p) if p.granted > 0 => self.counts.0 += 1,
+                    Some(_) => self.counts.1 += 1,
+                    None => {}
+                }
+                self.line.remove(0);
+                self.answers.push((w.ticket, answer));
+            }
+            let Some(i) = self.line.iter().position(|w| w.until <= now) else { return };
+            let w = self.line[i].clone();
+            let answer = self.ask((w.limit, w.count, w.lease), i, now, None);
+            self.line.remove(i);
+            self.counts.2 += 1;
+            self.answers.push((w.ticket, answer));
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Step(i64),
+    Acquire(Option<i64>, i64, Option<i64>, Option<i64>),
+    Peek(Option<i64>, i64),
+    Release(Vec<usize>),
+    Renew(i64, Vec<usize>),
+    Set(i64, i64),
+    Leave(usize),
+    Reload,
+}
+
+fn any_act() -> impl Strategy<Value = Act> {
+    let limit = || prop::option::weighted(0.7, prop::sample::select(vec![1i64, 2, 3, 5, 1_000_000_000_000]));
+    let count = || prop::sample::select(vec![1i64, 1, 2, 3, 1_000_000_000_000]);
+    let ms = || prop::sample::select(vec![1i64, 1000, 2500, 7000, 20_000, 31_622_400_000]);
+    let step = prop::sample::select(vec![0i64, 1, 999, 1000, 500_000, 1_000_000, 7_000_000, -1_000_000]);
+    prop_oneof![
+        6 => step.prop_map(Act::Step),
+        10 => (limit(), count(), prop::option::of(ms()), prop::option::weighted(0.6, ms())).prop_map(|(l, c, e, b)| Act::Acquire(l, c, e, b)),
+        2 => (limit(), count()).prop_map(|(l, c)| Act::Peek(l, c)),
+        3 => prop::collection::vec(0..6usize, 1..3).prop_map(Act::Release),
+        2 => (ms(), prop::collection::vec(0..6usize, 1..3)).prop_map(|(m, r)| Act::Renew(m, r)),
+        1 => (1..5i64, ms()).prop_map(|(l, e)| Act::Set(l, e)),
+        1 => (0..4usize).prop_map(Act::Leave),
+        1 => Just(Act::Reload),
+    ]
+}
+
+fn snapshot(o: &Semaphore) -> Vec<u8> {
+    let mut j = Journal::new(Family::Semaphore, true);
+    o.snapshot(&mut j, &mut |_| {});
+    j.take().into_iter().flat_map(|b| b.head).collect()
+}
+
+fn load(bytes: &[u8], fencing: &mut Fencing) -> Result<Semaphore, Corrupt> {
+    let mut o = Semaphore::blank();
+    apply_batch(&mut o, bytes, &mut std::iter::empty(), fencing)?;
+    o.check()?;
+    Ok(o)
+}
+
+struct Bench {
+    now: Micros,
+    o: Semaphore,
+    mirror: Semaphore,
+    twin: Twin,
+    fencing: Fencing,
+    receipts: Vec<u64>,
+    tickets: Ticket,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (o, mirror, fencing) = (Semaphore::blank(), Semaphore::blank(), Fencing::new());
+        Self { now: T0, o, mirror, twin: Twin::new(), fencing, receipts: Vec::new(), tickets: 0 }
+    }
+
+    /// Time passes up to `to`, stopping where something is due.
+    fn settle(&mut self, to: Micros, j: &mut Journal) {
+        while let Some(at) = self.o.next_event().filter(|at| *at <= to && *at > self.now) {
+            self.now = at;
+            assert!(self.o.settle(at, usize::MAX, j));
+            self.compare_answers();
+        }
+        self.now = to;
+        assert!(self.o.settle(to, usize::MAX, j));
+        self.compare_answers();
+    }
+
+    fn compare_answers(&mut self) {
+        let told = self.o.answers().into_iter().map(|(ticket, a)| match a {
+            Answer::Permit(p) => (ticket, Some(p)),
+            _ => (ticket, None),
+        });
+        let told: Vec<(Ticket, Option<Permit>)> = told.collect();
+        let given = told.iter().filter_map(|(t, p)| Some((*t, p.as_ref()?.receipt?))).collect();
+        self.twin.settle(self.now, &given);
+        assert_eq!(told, std::mem::take(&mut self.twin.answers));
+        for receipt in told.iter().filter_map(|(_, p)| p.as_ref()?.receipt) {
+            self.take(receipt);
+        }
+    }
+
+    fn take(&mut self, receipt: u64) {
+        assert!(self.receipts.iter().all(|r| *r < receipt), "receipts rise");
+        self.receipts.push(receipt);
+    }
+
+    fn play(&mut self, act: Act) {
+        let j = &mut Journal::new(Family::Semaphore, true);
+        let before = snapshot(&self.o);
+        let by = if let Act::Step(by) = act { by } else { 0 };
+        let gone = self.twin.held.is_empty() && !self.twin.pinned;
+        self.settle(self.now + by, j);
+        let now = self.now;
+        let settled = j.changed();
+        let mut refused = false;
+        let pick = |receipts: &[u64], which: &[usize]| -> Vec<u64> {
+            which.iter().map(|i| receipts.iter().rev().nth(*i).copied().unwrap_or(7)).collect()
+        };
+        match act {
+            Act::Step(_) => {}
+            Act::Acquire(limit, count, lease_ms, block) => {
+                self.tickets += 1;
+                let ask = Ask { limit, count, lease_ms, owner: b"me" };
+                let reply = match block {
+                    Some(ms) => self.o.acquire_or_wait(ask, ms, self.tickets, now, &mut self.fencing, j).ok(),
+                    None => self.o.acquire(ask, now, &mut self.fencing, j).ok().map(Some),
+                };
+                let receipt = reply.flatten().and_then(|p| p.receipt);
+                let ahead = self.twin.line.len();
+                let naive = self.twin.ask((limit, count, lease_ms), ahead, now, receipt);
+                match (naive, block) {
+                    (Some(p), Some(ms)) if p.granted == 0 && p.retry != -1 => {
+                        let expected = lease_ms.unwrap_or(self.twin.lease);
+                        let until = now + ms * MS;
+                        let w =
+                            Waiting { ticket: self.tickets, count, limit, lease: lease_ms, expected, until };
+                        self.twin.line.push(w);
+                        assert_eq!(reply, Some(None));
+                    }
+                    _ => assert_eq!(reply, naive.map(Some)),
+                }
+                if let Some(p) = reply.flatten() {
+                    if p.granted > 0 { self.twin.counts.0 += 1 } else { self.twin.counts.1 += 1 }
+                }
+                refused = reply.is_none_or(|p| p.is_some_and(|p| p.granted == 0));
+                if let Some(receipt) = receipt {
+                    self.take(receipt);
+                }
+            }
+            Act::Peek(limit, count) => {
+                let ahead = self.twin.line.len();
+                assert_eq!(
+                    self.o.peek(limit, count, now).ok(),
+                    self.twin.ask((limit, count, None), ahead, now, None)
+                );
+            }
+            Act::Release(which) => {
+                let receipts = pick(&self.receipts, &which);
+                let naive: Vec<i64> =
+                    receipts.iter().map(|r| i64::from(self.twin.held.remove(r).is_some())).collect();
+                assert_eq!(self.o.release(&receipts, now, j), naive);
+            }
+            Act::Renew(ms, which) => {
+                let receipts = pick(&self.receipts, &which);
+                let naive = receipts.iter().map(|r| match self.twin.held.get_mut(r) {
+                    None => 0,
+                    Some(h) => {
+                        h.1 = now + ms * MS;
+                        ms
+                    }
+                });
+                let naive: Vec<i64> = naive.collect();
+                assert_eq!(self.o.renew(ms, &receipts, now, j), naive);
+            }
+            Act::Set(limit, lease) => {
+                self.o.set(limit, lease, now, j);
+                (self.twin.limit, self.twin.lease, self.twin.pinned) = (limit, lease, true);
+            }
+            Act::Leave(i) => {
+                if i < self.twin.line.len() {
+                    let ticket = self.twin.line.remove(i).ticket;
+                    self.o.depart(ticket, now, j);
+                }
+            }
+            Act::Reload => {
+                if self.o.waiting() == 0 && !before.is_empty() && !gone && !settled {
+                    self.o = load(&before, &mut Fencing::new()).unwrap();
+                    self.twin.counts = (0, 0, 0);
+                }
+            }
+        }
+        self.compare_answers();
+        let (o, twin) = (&mut self.o, &self.twin);
+        assert!(!(refused && !settled && j.changed()), "a refusal changed something");
+        assert!(j.changed() || snapshot(o) == before, "a change was not recorded");
+        let held: Vec<_> = o.holders(now).map(|h| (h.receipt, h.count, h.left_ms)).collect();
+        let naive: Vec<_> = twin.held.iter().map(|(r, h)| (*r, h.0, ceil_ms(h.1 - now))).collect();
+        assert_eq!(held, naive);
+        for batch in j.take() {
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+        }
+        assert_eq!(snapshot(o), snapshot(&self.mirror));
+        assert_eq!(snapshot(o), snapshot(&o.duplicate()));
+        let gone = twin.held.is_empty() && !twin.pinned;
+        assert_eq!(o.lifetime(now) == Lifetime::Gone, gone);
+        assert_eq!(o.info(now).is_none(), gone);
+        if let Some(info) = o.info(now) {
+            assert_eq!((info.held, info.waiting), (twin.used(), twin.line.len() as i64));
+            assert_eq!((info.granted, info.refused, info.timed_out), twin.counts);
+            let mut fencing = Fencing::new();
+            assert_eq!(snapshot(&load(&snapshot(o), &mut fencing).unwrap()), snapshot(o));
+            assert_eq!(fencing.last(), twin.held.keys().max().copied().unwrap_or(0));
+        } else {
+            assert_eq!(o.waiting(), 0, "nobody waits on what is gone");
+            (self.o, self.mirror, self.twin) = (Semaphore::blank(), Semaphore::blank(), Twin::new());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_500, ..Default::default() })]
+
+    #[test]
+    fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..50)) {
+        let mut bench = Bench::new();
+        for act in acts {
+            bench.play(act);
+        }
+    }
+
+    /// Refused until the told instant, granted at it, if nobody else comes.
+    #[test]
+    fn a_told_wait_is_exact(held in prop::collection::vec((1..3i64, 1..9000i64), 1..8), count in 1..4i64) {
+        let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+        o.set(4, 1000, T0, &mut j);
+        for (count, ms) in held {
+            o.acquire(Ask { limit: None, count, lease_ms: Some(ms), owner: b"" }, T0, &mut f, &mut j).unwrap();
+        }
+        let ask = Ask { limit: None, count, lease_ms: None, owner: b"" };
+        let told = o.acquire(ask, T0, &mut f, &mut j).unwrap();
+        if told.granted == 0 {
+            prop_assert!(told.retry > 0);
+            prop_assert_eq!(o.peek(None, count, T0 + (told.retry - 1) * MS).unwrap().granted, 0);
+            prop_assert_eq!(o.peek(None, count, T0 + told.retry * MS).unwrap().granted, count);
+            prop_assert_eq!(o.acquire(ask, T0 + told.retry * MS, &mut f, &mut j).unwrap().granted, count);
+        }
+    }
+
+    /// Bytes that nobody vouches for: an error or a sound object, never a panic.
+    #[test]
+    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+        let mut bench = Bench::new();
+        bench.play(Act::Set(3, 5000));
+        for act in acts {
+            bench.play(act);
+        }
+        let mut bytes = snapshot(&bench.o);
+        for (at, value) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
+        for bytes in [bytes, shorter] {
+            if let Ok(mut o) = load(&bytes, &mut Fencing::new()) {
+                let (now, mut j, mut f) = (bench.now, Journal::new(Family::Semaphore, false), Fencing::new());
+                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
+                let ask = Ask { limit: Some(2), count: 1, lease_ms: None, owner: b"" };
+                let _ = o.acquire_or_wait(ask, 10, 1, now, &mut f, &mut j);
+                o.settle(MAX_INSTANT, usize::MAX, &mut j);
+                o.set(1, 1, now, &mut j);
+            }
+        }
+    }
+}
+
+#[test]
+fn thousands_wait_in_order() {
+    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    o.set(10, 1000, T0, &mut j);
+    let ask = Ask { limit: None, count: 1, lease_ms: None, owner: b"" };
+    for ticket in 0..10_010 {
+        let told = o.acquire_or_wait(ask, 31_622_400_000, ticket, T0, &mut f, &mut j).unwrap();
+        assert_eq!(told.is_some(), ticket < 10);
+    }
+    // 10 of them every second: the last of 10,000 after 1,000 s, a newcomer a second later.
+    assert_eq!(o.peek(None, 1, T0).unwrap().retry, 1_001_000);
+    for round in 1..=1_000 {
+        let now = T0 + round * 1_000_000;
+        assert_eq!(o.next_event(), Some(now));
+        assert!(o.settle(now, usize::MAX, &mut j));
+        let told: Vec<Ticket> = o.answers().into_iter().map(|(ticket, _)| ticket).collect();
+        let first = round.unsigned_abs() * 10;
+        assert_eq!(told, (first..first + 10).collect::<Vec<_>>());
+    }
+    assert_eq!(o.waiting(), 0);
+}
+
+#[test]
+fn a_small_budget_is_kept_and_a_late_sweep_goes_in_order() {
+    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    o.set(2, 1000, T0, &mut j);
+    let ask = |ms| Ask { limit: None, count: 1, lease_ms: Some(ms), owner: b"" };
+    o.acquire(ask(1000), T0, &mut f, &mut j).unwrap();
+    o.acquire(ask(3000), T0, &mut f, &mut j).unwrap();
+    assert_eq!(o.acquire_or_wait(ask(9000), 500, 1, T0, &mut f, &mut j), Ok(None));
+    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 2, T0, &mut f, &mut j), Ok(None));
+    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 3, T0, &mut f, &mut j), Ok(None));
+    // The first gave up before a permit came back, however late that is noticed.
+    let late = T0 + 4_000_000;
+    assert!(!o.settle(late, 1, &mut j));
+    while !o.settle(late, 1, &mut j) {}
+    let told = o.answers().into_iter().map(|(t, a)| match a {
+        Answer::Permit(p) => (t, p.granted),
+        _ => (t, -1),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(1, 0), (2, 1), (3, 1)]);
+}
+
+#[test]
+fn orphans_are_decided_anew() {
+    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    let ask = Ask { limit: Some(1), count: 1, lease_ms: None, owner: b"" };
+    o.acquire(ask, T0, &mut f, &mut j).unwrap();
+    assert_eq!(o.acquire_or_wait(ask, 1000, 5, T0, &mut f, &mut j), Ok(None));
+    assert_eq!(o.orphans(), [(5, None)]);
+}

@@ -12,8 +12,8 @@
 //! - A refused call changes nothing, but for two repairs: a level that a step back of the clock put too far ahead may be cut, and
 //!   the first ask of a cold bucket starts its warm-up.
 //! - Every write first closes the holds whose time is over, each as of its own instant, and then serves the line.
-//! - A plain bucket (unpinned, no ban, no holds, nobody waits) has no extras: 48 bytes, no allocation of its own.
-//! - Not state, so in no effect, snapshot or copy: the line, the answers not yet told, the two counters, `expires_at_ms`.
+//! - A plain bucket (unpinned, no ban, no holds, nobody waits) has no extras: 40 bytes, no allocation of its own.
+//! - Not state, so in no effect, snapshot or copy: the line, the answers not yet told and the two counters.
 
 mod bookings;
 mod effect;
@@ -44,8 +44,6 @@ pub struct TokenBucket {
     level: i64,
     at: Micros,
     extras: Option<Box<Extras>>,
-    /// The expiry the server last gave the key (unix ms, 0: none). The server's own note, not state.
-    pub expires_at_ms: i64,
 }
 
 /// What only some buckets have.

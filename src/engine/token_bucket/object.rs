@@ -215,11 +215,11 @@ impl Object for TokenBucket {
                 ..Extras::default()
             })
         });
-        let mut copy = Self { limits: self.limits, level: self.level, at: self.at, extras, expires_at_ms: 0 };
+        let mut copy = Self { limits: self.limits, level: self.level, at: self.at, extras };
         copy.drop_idle_extras();
         copy
     }
 }
 
-const _: () = assert!(size_of::<TokenBucket>() <= 48);
+const _: () = assert!(size_of::<TokenBucket>() == 40);
 const _: () = assert!(size_of::<Limits>() == 24 && size_of::<Bucket>() <= 112);

@@ -3,6 +3,7 @@
 use super::{Effect, Hold, TokenBucket};
 use crate::engine::bucket::{Bucket, Limits, NoLimits};
 use crate::engine::fencing::Fencing;
+use crate::engine::gate::pass::Look;
 use crate::engine::journal::Journal;
 use crate::engine::time::{MAX_INSTANT, MS, Micros, ceil_ms};
 use crate::engine::waiting::Ticket;
@@ -66,7 +67,7 @@ impl TokenBucket {
     }
 
     /// What a brought bucket would grant, and ms until it would grant the whole cost (-1: never).
-    pub(crate) fn verdict(&self, bucket: &Bucket, cost: i64, mode: Mode, now: Micros) -> (i64, i64) {
+    fn verdict(&self, bucket: &Bucket, cost: i64, mode: Mode, now: Micros) -> (i64, i64) {
         // A forced take may leave a debt of one capacity.
         let (needed, most) = match mode {
             Mode::Force => (cost - bucket.limits().capacity(), 2 * bucket.limits().capacity()),
@@ -112,17 +113,39 @@ impl TokenBucket {
                 retry = bucket.until(cost);
             }
         } else {
-            self.repair(&opened, retry, now, journal);
+            self.repair(&opened, retry > 0, now, journal);
         }
         Ok((bucket.six(granted, retry), booking.is_some()))
     }
 
-    /// What a refusal may change: see the head of [`super`].
-    pub(crate) fn repair(&mut self, opened: &Bucket, retry: i64, now: Micros, journal: &mut Journal) {
+    /// What a refusal may change: see the head of [`super`]. `asked`: it was one that could be granted later.
+    fn repair(&mut self, opened: &Bucket, asked: bool, now: Micros, journal: &mut Journal) {
         let ahead = self.bucket().is_some_and(|b| b.is_ahead(now));
-        let warms = self.pinned() && retry != -1 && self.ban() <= now && opened.is_cold(now);
+        let warms = asked && self.pinned() && self.ban() <= now && opened.is_cold(now);
         if ahead || warms {
             self.store_brought(now, journal);
+        }
+    }
+
+    /// What this bucket, pinned, says of an `MPASS`, for which it must have been settled; None: it is not pinned.
+    pub fn look_for_pass(&self, key: &[u8], cost: i64, now: Micros) -> Option<Look> {
+        let bucket = self.bucket().filter(|_| self.pinned())?.brought(now);
+        let (_, retry) = self.verdict(&bucket, cost, Mode::Whole, now);
+        Some(Look::bucket(key.into(), &bucket, cost, retry))
+    }
+
+    /// Charges a pass that all have granted.
+    pub fn charge_pass(&mut self, cost: i64, now: Micros, journal: &mut Journal) {
+        if let Some(mut bucket) = self.bucket().map(|b| b.brought(now)) {
+            bucket.charge(cost);
+            self.store(&bucket, journal);
+        }
+    }
+
+    /// Makes the repairs that a refused pass may make; `look` is this bucket's.
+    pub fn refuse_pass(&mut self, look: &Look, now: Micros, journal: &mut Journal) {
+        if let Some(bucket) = self.bucket() {
+            self.repair(&bucket, look.retry() > 0, now, journal);
         }
     }
 

@@ -593,15 +593,15 @@ fn a_plain_bucket_is_small() {
     let mut o = TokenBucket::blank();
     let mut j = Journal::new(Family::TokenBucket, true);
     o.take(lim(Some((1000, 1000, 60_000))), 1, Mode::Whole, T0, &mut j).unwrap();
-    assert_eq!(o.memory(), 48);
+    assert_eq!(o.memory(), 40);
     o.ban_for(5, T0, &mut j);
-    assert!(o.memory() > 48);
+    assert!(o.memory() > 40);
     o.ban_for(0, T0, &mut j);
-    assert_eq!(o.memory(), 48);
+    assert_eq!(o.memory(), 40);
     let ([granted, ..], hold) = o.hold(None, 1, 5, true, T0, &mut Fencing::new(), &mut j).unwrap();
     assert_eq!(granted, 1);
     o.settle_hold(hold.unwrap(), 1, T0, &mut j).unwrap();
-    assert_eq!(o.memory(), 48);
+    assert_eq!(o.memory(), 40);
 }
 
 #[test]

@@ -479,7 +479,7 @@ impl Twin {
 
     fn room_for(&self, payload: usize) -> bool {
         let (len, bytes) = (self.cfg.max_len, self.cfg.max_bytes);
-        (len == 0 || self.live.len() as u64 + 1 <= len)
+        (len == 0 || (self.live.len() as u64) < len)
             && (bytes == 0 || payload == 0 || self.bytes() + payload as u64 <= bytes)
     }
 

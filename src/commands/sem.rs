@@ -1,0 +1,306 @@
+//! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
+
+use crate::engine::object::{Family, Object};
+use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, MAX_OWNER, Permit, Semaphore};
+use crate::engine::time::{MS, ceil_ms};
+use crate::server::answers::{self, NO_LIMIT};
+use crate::server::api::OwnedString;
+use crate::server::args::{Args, flag, is, once};
+use crate::server::block::{self, Decided};
+use crate::server::call::Call;
+use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::error::Error;
+use crate::server::key::Opened;
+use crate::server::{clock, stats};
+use std::rc::Rc;
+
+pub fn register(r: &Registrar<'_>) -> Result<(), String> {
+    let on = |name, flags, access, syntax, summary, complexity| Command {
+        name,
+        flags,
+        syntax,
+        keys: Keys::First(access),
+        summary,
+        complexity,
+    };
+    let log = "O(log n) with n leases";
+    r.add(
+        &on(
+            "sem.acquire",
+            "write deny-oom fast blocking",
+            Access::Update,
+            "key [limit] [COUNT n] [LEASE ms] [OWNER name] [BLOCK ms]",
+            "Takes permits under a lease, or says when they will be free.",
+            log,
+        ),
+        acquire,
+    )?;
+    r.add(
+        &on(
+            "sem.release",
+            "write fast",
+            Access::Update,
+            "key receipt...",
+            "Gives permits back before their lease ends.",
+            log,
+        ),
+        release,
+    )?;
+    r.add(
+        &on(
+            "sem.renew",
+            "write fast",
+            Access::Update,
+            "key ms receipt...",
+            "Moves the ends of leases that still run to now + ms.",
+            log,
+        ),
+        renew,
+    )?;
+    r.add(
+        &on(
+            "sem.peek",
+            "readonly fast",
+            Access::Read,
+            "key [limit] [COUNT n]",
+            "Says what SEM.ACQUIRE would say, without a receipt, and changes nothing.",
+            log,
+        ),
+        peek,
+    )?;
+    r.add(
+        &on(
+            "sem.set",
+            "write deny-oom fast",
+            Access::Update,
+            "key limit [LEASE ms]",
+            "Pins a semaphore's limit and default lease: a limit that callers give inline is then ignored.",
+            "O(1), more when waiting clients can be served",
+        ),
+        set,
+    )?;
+    r.add(
+        &on(
+            "sem.info",
+            "readonly",
+            Access::Read,
+            "key [HOLDERS]",
+            "Tells a semaphore's limit, permits, counts and, if asked, its holders.",
+            "O(1), O(n) with HOLDERS",
+        ),
+        info,
+    )
+}
+
+/// `[limit]`: there if the next argument is none of the command's keywords.
+fn inline_limit(args: &mut Args<'_>, keywords: &[&str]) -> Result<Option<i64>, Error> {
+    match args.peek() {
+        Some(word) if !keywords.iter().any(|k| is(word, k)) => args.count("limit").map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn acquire(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limit = inline_limit(&mut args, &["COUNT", "LEASE", "OWNER", "BLOCK"])?;
+    let (mut count, mut lease_ms, mut owner, mut block) = (None, None, None, None);
+    while let Some(word) = args.option() {
+        if is(word, "COUNT") {
+            once(&mut count, "COUNT", args.count("count")?)?;
+        } else if is(word, "LEASE") {
+            once(&mut lease_ms, "LEASE", args.duration("lease", 1)?)?;
+        } else if is(word, "OWNER") {
+            let name = args.next("owner")?;
+            if name.len() > MAX_OWNER {
+                return Err(Error::length("owner", 0, MAX_OWNER));
+            }
+            once(&mut owner, "OWNER", name)?;
+        } else if is(word, "BLOCK") {
+            once(&mut block, "BLOCK", args.duration("block", 1)?)?;
+        } else {
+            return Err(Error::unknown_option(word, "COUNT n, LEASE ms, OWNER name or BLOCK ms"));
+        }
+    }
+    let ask = Ask { limit, count: count.unwrap_or(1), lease_ms, owner: owner.unwrap_or_default() };
+    if let Some(ms) = block {
+        return acquire_blocking(call, ask, ms);
+    }
+    let mut key = call.write::<Semaphore>(1)?;
+    let now = key.now();
+    let (semaphore, journal) = key.parts();
+    let permit = clock::with_fencing(|f| semaphore.acquire(ask, now, f, journal));
+    key.finish();
+    let permit = permit.map_err(|_| NO_LIMIT)?;
+    count_decision(&permit);
+    call.reply().tree(&answers::permit(&permit));
+    Ok(())
+}
+
+fn count_decision(permit: &Permit) {
+    stats::decision(Family::Semaphore, permit.granted > 0);
+}
+
+/// ACQUIRE with BLOCK: refused, the client waits in line until it is served or its time is over.
+fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error> {
+    let name = OwnedString::new(call.arg(1));
+    let owner: Box<[u8]> = ask.owner.into();
+    let (limit, count, lease_ms) = (ask.limit, ask.count, ask.lease_ms);
+    let until = call.now().saturating_add(ms * MS);
+    block::run(
+        call,
+        Rc::new(move |ctx, ticket| {
+            let ask = Ask { limit, count, lease_ms, owner: &owner };
+            let mut key = Opened::<Semaphore>::named(ctx, &name)?;
+            let now = key.now();
+            let left = ceil_ms(until - now);
+            let (semaphore, journal) = key.parts();
+            let permit = clock::with_fencing(|f| match ticket.filter(|_| left > 0) {
+                Some(ticket) => semaphore.acquire_or_wait(ask, left, ticket, now, f, journal),
+                None => semaphore.acquire(ask, now, f, journal).map(Some),
+            });
+            let address = key.finish();
+            Ok(match permit.map_err(|_| NO_LIMIT)? {
+                Some(permit) => {
+                    count_decision(&permit);
+                    Decided::Told(answers::permit(&permit))
+                }
+                None => Decided::Waits(address),
+            })
+        }),
+    )
+}
+
+/// Receipts as integers, from here to the end.
+pub(super) fn receipts(args: &mut Args<'_>) -> Result<Vec<u64>, Error> {
+    let mut all = Vec::with_capacity(args.left());
+    while args.more() {
+        all.push(args.int("receipt", 1, i64::MAX)?.unsigned_abs());
+    }
+    Ok(all)
+}
+
+fn release(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let receipts = receipts(&mut args)?;
+    let mut key = call.write::<Semaphore>(1)?;
+    let now = key.now();
+    let mut results = vec![0; receipts.len()];
+    if key.existing().is_some() {
+        let (semaphore, journal) = key.parts();
+        results = semaphore.release(&receipts, now, journal);
+    }
+    key.finish();
+    call.reply().ints(&results);
+    Ok(())
+}
+
+fn renew(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let ms = args.duration("ms", 1)?;
+    let receipts = receipts(&mut args)?;
+    let mut key = call.write::<Semaphore>(1)?;
+    let now = key.now();
+    let mut results = vec![0; receipts.len()];
+    if key.existing().is_some() {
+        let (semaphore, journal) = key.parts();
+        results = semaphore.renew(ms, &receipts, now, journal);
+    }
+    key.finish();
+    call.reply().ints(&results);
+    Ok(())
+}
+
+fn peek(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limit = inline_limit(&mut args, &["COUNT"])?;
+    let mut count = None;
+    while let Some(word) = args.option() {
+        if is(word, "COUNT") {
+            once(&mut count, "COUNT", args.count("count")?)?;
+        } else {
+            return Err(Error::unknown_option(word, "COUNT n"));
+        }
+    }
+    let count = count.unwrap_or(1);
+    let permit = call.read::<Semaphore, _>(1, |semaphore| match semaphore {
+        Some(semaphore) => semaphore.peek(limit, count, call.now()),
+        None => Semaphore::blank().peek(limit, count, call.now()),
+    })?;
+    call.reply().tree(&answers::permit(&permit.map_err(|_| NO_LIMIT)?));
+    Ok(())
+}
+
+fn set(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let limit = args.count("limit")?;
+    let mut lease = None;
+    while let Some(word) = args.option() {
+        if is(word, "LEASE") {
+            once(&mut lease, "LEASE", args.duration("lease", 1)?)?;
+        } else {
+            return Err(Error::unknown_option(word, "LEASE ms"));
+        }
+    }
+    let mut key = call.write::<Semaphore>(1)?;
+    let now = key.now();
+    let (semaphore, journal) = key.parts();
+    semaphore.set(limit, lease.unwrap_or(DEFAULT_LEASE_MS), now, journal);
+    key.persist();
+    key.notify(c"sem.set");
+    key.finish();
+    call.reply().ok();
+    Ok(())
+}
+
+fn info(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let mut holders = false;
+    while let Some(word) = args.option() {
+        if is(word, "HOLDERS") {
+            flag(&mut holders, "HOLDERS")?;
+        } else {
+            return Err(Error::unknown_option(word, "HOLDERS"));
+        }
+    }
+    let reply = call.reply();
+    call.read::<Semaphore, _>(1, |semaphore| {
+        let Some((semaphore, info)) = semaphore.and_then(|s| Some((s, s.info(call.now())?))) else {
+            reply.nil();
+            return;
+        };
+        let fields = [
+            ("limit", info.limit),
+            ("lease", info.lease),
+            ("pinned", info.pinned),
+            ("held", info.held),
+            ("free", info.free),
+            ("waiting", info.waiting),
+            ("next_end", info.next_end),
+            ("granted", info.granted),
+            ("refused", info.refused),
+            ("timed_out", info.timed_out),
+        ];
+        if !holders {
+            reply.int_map(&fields);
+            return;
+        }
+        reply.map(fields.len() + 1);
+        reply.int_fields(&fields);
+        reply.bulk(b"holders");
+        let list: Vec<_> = semaphore.holders(call.now()).collect();
+        reply.array(list.len());
+        for holder in list {
+            reply.array(4);
+            reply.int(i64::try_from(holder.receipt).unwrap_or(i64::MAX));
+            reply.int(holder.count);
+            reply.bulk(holder.owner);
+            reply.int(holder.left_ms);
+        }
+    })
+}

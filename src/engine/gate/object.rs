@@ -1,0 +1,143 @@
+//! The gate as the object of a key: effects, snapshots, time.
+
+use super::stage::{Stage, State};
+use super::{Effect, Gate, Kind, Line, Permits};
+use crate::engine::bucket::Bucket;
+use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::fencing::Fencing;
+use crate::engine::journal::Journal;
+use crate::engine::leaky::Leaky;
+use crate::engine::object::{Family, Lifetime, Object};
+use crate::engine::semaphore::Lease;
+use crate::engine::time::Micros;
+use crate::engine::waiting::{Answer, Ticket};
+
+impl Gate {
+    /// [`Object::apply`] by another name: changes the state and nothing else.
+    pub(super) fn make(&mut self, effect: Effect) {
+        match effect {
+            Effect::Set { stages } => {
+                let giver = |stages: &[Stage]| {
+                    stages.iter().find(|s| s.state.kind() == Kind::Permits).map(|s| s.name.clone())
+                };
+                if giver(&self.stages) != giver(&stages) {
+                    self.permits = Permits::default();
+                }
+                self.stages = stages;
+            }
+            Effect::Bucket { stage, units, part, at, ramp } => {
+                if let Some(State::Bucket(b)) = self.stages.get_mut(usize::from(stage)).map(|s| &mut s.state)
+                {
+                    let known = Bucket::plain(b.limits(), units, at);
+                    *b = known.warming(b.warmup_ms(), part, ramp);
+                }
+            }
+            Effect::Leaky { stage, inside, at } => {
+                if let Some(State::Leaky(b)) = self.stages.get_mut(usize::from(stage)).map(|s| &mut s.state) {
+                    *b = Leaky::plain(b.limits(), inside, at);
+                }
+            }
+            Effect::Granted { receipt, until } => {
+                self.permits.insert(receipt, Lease { count: 1, until, owner: Box::default() });
+            }
+            Effect::Ended { receipt } => self.permits.remove(receipt),
+        }
+    }
+}
+
+impl Object for Gate {
+    const FAMILY: Family = Family::Gate;
+    type Effect = Effect;
+
+    fn blank() -> Self {
+        Self {
+            stages: Vec::new(),
+            permits: Permits::default(),
+            line: Line::default(),
+            retry_at: 0,
+            tried_at: 0,
+            answers: Vec::new(),
+            granted: 0,
+            refused: 0,
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        self.make(effect);
+    }
+
+    fn read(
+        &self,
+        input: &mut Reader<'_>,
+        _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+        fencing: &mut Fencing,
+    ) -> Result<Effect, Corrupt> {
+        let effect: Effect = input.read()?;
+        effect.check(self, fencing)?;
+        Ok(effect)
+    }
+
+    fn check(&self) -> Result<(), Corrupt> {
+        if self.stages.is_empty() { Err(Corrupt("a gate without stages")) } else { Ok(()) }
+    }
+
+    fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
+        if !self.stages.is_empty() {
+            journal.record(&Effect::Set { stages: self.stages.clone() }, []);
+        }
+        for (written, (receipt, lease)) in self.permits.iter().enumerate() {
+            journal.record(&Effect::Granted { receipt, until: lease.until }, []);
+            if written % 1_000 == 999 {
+                flush(journal);
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<Micros> {
+        self.next_instant()
+    }
+
+    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+        self.end_due(now, most, journal)
+    }
+
+    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
+        self.end_due(now, usize::MAX, journal);
+        if self.line.remove(ticket).is_some() {
+            self.serve(now, now, usize::MAX, journal);
+        }
+    }
+
+    fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
+        let mut told: Vec<_> =
+            self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();
+        told.extend(self.line.drain().map(|(ticket, _)| (ticket, None)));
+        told
+    }
+
+    fn lifetime(&self, _now: Micros) -> Lifetime {
+        if self.stages.is_empty() { Lifetime::Gone } else { Lifetime::Forever }
+    }
+
+    fn memory(&self) -> usize {
+        let stages: usize = self.stages.iter().map(|s| size_of::<Stage>() + s.name.len()).sum();
+        size_of::<Self>() + stages + self.permits.memory() + self.line.memory()
+    }
+
+    fn effort(&self) -> usize {
+        1 + self.stages.len() + self.permits.len() / 2 + self.line.len()
+    }
+
+    fn duplicate(&self) -> Self {
+        let fresh = |s: &Stage| Stage { refused: 0, ..s.clone() };
+        Self {
+            stages: self.stages.iter().map(fresh).collect(),
+            permits: self.permits.clone(),
+            ..Self::blank()
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The subjects of a rule that are not full: found by name, and in the order in which they become full.
+//!
+//! Each has an *entry* of 32 bytes in a dense array of slots, its name beside it (see [`super::names`]), 4 bytes in a heap and 4 in a hash
+//! table that grows and shrinks one bucket at a time (linear hashing). So a call costs O(log n) and none ever stops to move everything.
+//!
+//! An entry does not hold the level but when the bucket is full again: `full_at`, how long that is from its own instant (`since`), and by
+//! how much it is over then (`over`, less than a µs's gain). With the refill rate that is the exact level. What does not fit (full
+//! only after 12 days or later) lies in a map of its own.
+//!
+//! Invariants: slots are 0 … len-1; heap and table hold each slot once, an entry knows its place in the heap and the next of its bucket.
+//! The order is total: (instant of fullness in whole ms, rounded up; name).
+
+use super::chunked::Chunked;
+use super::names::Names;
+use crate::engine::bucket::div_ceil;
+use crate::engine::time::Micros;
+use hashbrown::DefaultHashBuilder;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+
+const NONE: u32 = u32::MAX;
+
+/// More cannot be numbered.
+pub(super) const MOST: usize = NONE as usize;
+
+const SINCE_BITS: u32 = 40;
+const FAR: u64 = (1 << SINCE_BITS) - 1;
+/// The bits of `since` that share a word with `over`.
+const SINCE_LOW: u32 = 24;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// In µs, rounded up; cut, if it is far.
+    full_at: Micros,
+    /// `over` (40 bits), then the low bits of `since`.
+    over_since: u64,
+    since_high: u16,
+    len: u16,
+    name: u32,
+    /// The next slot in the same bucket of the table.
+    next: u32,
+    /// The place in the heap.
+    place: u32,
+}
+
+/// What does not fit into an entry.
+#[derive(Debug, Clone, Copy)]
+struct Far {
+    missing: i128,
+    at: Micros,
+    full_at: i128,
+}
+
+/// What a subject has left, in units, as what is missing to a full bucket at an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Deficit {
+    pub missing: i128,
+    pub at: Micros,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Subjects {
+    entries: Chunked<Entry>,
+    names: Names,
+    heap: Chunked<u32>,
+    /// The first slot of each bucket.
+    table: Chunked<u32>,
+    far: BTreeMap<u32, Far>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Subjects {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn entry(&self, slot: u32) -> Option<Entry> {
+        self.entries.get(slot as usize)
+    }
+
+    pub(super) fn name(&self, slot: u32) -> &[u8] {
+        self.entry(slot).map_or(&[], |e| self.names.get(usize::from(e.len), e.name))
+    }
+
+    /// The bucket of the table for a name.
+    fn bucket(&self, name: &[u8]) -> usize {
+        let buckets = self.table.len();
+        let wide = buckets.next_power_of_two();
+        let index = self.hasher.hash_one(name) as usize & (wide - 1);
+        if index < buckets { index } else { index & (wide / 2 - 1) }
+    }
+
+    pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
+        if self.table.len() == 0 {
+            return None;
+        }
+        let mut slot = self.table.get(self.bucket(name))?;
+        while let Some(entry) = self.entry(slot) {
+            if usize::from(entry.len) == name.len() && self.names.get(name.len(), entry.name) == name {
+                return Some(slot);
+            }
+            slot = entry.next;
+        }
+        None
+    }
+
+    /// What the subject is missing; `rate` is that under which it was put.
+    pub(super) fn deficit(&self, slot: u32, rate: u64) -> Option<Deficit> {
+        let entry = self.entry(slot)?;
+        if let Some(far) = self.far.get(&slot).filter(|_| entry.since() == FAR) {
+            return Some(Deficit { missing: far.missing, at: far.at });
+        }
+        let since = entry.since();
+        let over = entry.over_since >> SINCE_LOW;
+        let missing = i128::from(since) * i128::from(rate) - i128::from(over);
+        Some(Deficit { missing, at: entry.full_at - since as i64 })
+    }
+
+    /// When the subject is full again (µs, rounded up).
+    pub(super) fn full_at(&self, slot: u32) -> i128 {
+        match self.entry(slot) {
+            Some(entry) if entry.since() == FAR => self.far.get(&slot).map_or(0, |far| far.full_at),
+            Some(entry) => i128::from(entry.full_at),
+            None => 0,
+        }
+    }
+
+    /// The first to be full.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.heap.get(0)
+    }
+
+    /// All slots, in no order that means anything.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
+        0..self.len() as u32
+    }
+
+    /// All slots by name.
+    pub(super) fn by_name(&self) -> Vec<u32> {
+        let mut slots: Vec<u32> = self.slots().collect();
+        slots.sort_unstable_by(|a, b| self.name(*a).cmp(self.name(*b)));
+        slots
+    }
+
+    /// How many are full at `now`.
+    pub(super) fn count_full(&self, now: Micros) -> usize {
+        let (mut count, mut open) = (0, vec![0usize]);
+        let edge = ms(i128::from(now));
+        while let Some(place) = open.pop() {
+            let Some(slot) = self.heap.get(place) else { continue };
+            let full_at = self.full_at(slot);
+            if ms(full_at) <= edge {
+                count += usize::from(full_at <= i128::from(now));
+                open.extend(place * 4 + 1..=place * 4 + 4);
+            }
+        }
+        count
+    }
+
+    /// Keeps what a subject is missing (> 0) under a refill of `rate`; a new subject is added.
+    pub(super) fn put(&mut self, name: &[u8], deficit: Deficit, rate: u64) {
+        let slot = match self.find(name) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.len() as u32;
+                let index = self.names.insert(name, slot);
+                let place = self.heap.len() as u32;
+                let entry =
+                    Entry { full_at: 0, over_since: 0, since_high: 0, len: name.len() as u16, name: index, next: NONE, place };
+                self.entries.push(entry);
+                self.heap.push(slot);
+                if self.table.len() < self.entries.len() {
+                    self.table.push(NONE);
+                    self.split();
+                }
+                self.link(slot);
+                slot
+            }
+        };
+        self.write(slot, deficit, rate);
+        if let Some(entry) = self.entry(slot) {
+            self.settle_at(entry.place as usize);
+        }
+    }
+
+    /// Replaces what every subject is missing by what `change` makes of it, with its new rate.
+    pub(super) fn change(&mut self, mut change: impl FnMut(&Self, u32) -> Option<(Deficit, u64)>) {
+        for slot in self.slots() {
+            if let Some((deficit, rate)) = change(self, slot) {
+                self.write(slot, deficit, rate);
+            }
+        }
+        for place in (0..self.heap.len().div_ceil(4)).rev() {
+            self.sink(place);
+        }
+    }
+
+    fn write(&mut self, slot: u32, deficit: Deficit, rate: u64) {
+        let Deficit { missing, at } = deficit;
+        let since = div_ceil(missing, rate);
+        let full_at = i128::from(at) + since;
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
+            return;
+        };
+        if since < i128::from(FAR) {
+            let since = since as u64;
+            // Below the rate, which is below 2⁴⁰.
+            let over = (i128::from(since) * i128::from(rate) - missing) as u64;
+            entry.full_at = at + since as i64;
+            entry.over_since = over << SINCE_LOW | since & ((1 << SINCE_LOW) - 1);
+            entry.since_high = (since >> SINCE_LOW) as u16;
+            if !self.far.is_empty() {
+                self.far.remove(&slot);
+            }
+        } else {
+            entry.full_at = i64::try_from(full_at).unwrap_or(i64::MAX);
+            (entry.over_since, entry.since_high) = (FAR & ((1 << SINCE_LOW) - 1), u16::MAX);
+            self.far.insert(slot, Far { missing, at, full_at });
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) {
+        let Some(entry) = self.entry(slot) else {
+            return;
+        };
+        self.unlink(slot);
+        self.leave_heap(entry.place as usize);
+        if let Some(moved) = self.names.remove(usize::from(entry.len), entry.name)
+            && let Some(owner) = self.entries.get_mut(moved as usize)
+        {
+            owner.name = entry.name;
+        }
+        self.far.remove(&slot);
+        self.fill(slot);
+        self.merge();
+    }
+
+    /// Moves the last entry into a slot that was given up.
+    fn fill(&mut self, slot: u32) {
+        let last = (self.len() - 1) as u32;
+        if last != slot
+            && let Some(entry) = self.entry(last)
+        {
+            self.unlink(last);
+            self.entries.set(slot as usize, entry);
+            self.heap.set(entry.place as usize, slot);
+            self.names.set_owner(usize::from(entry.len), entry.name, slot);
+            if let Some(far) = self.far.remove(&last) {
+                self.far.insert(slot, far);
+            }
+            self.link(slot);
+        }
+        self.entries.pop();
+    }
+
+    // The table.
+
+    fn link(&mut self, slot: u32) {
+        let bucket = self.bucket(self.name(slot));
+        let next = self.table.get(bucket).unwrap_or(NONE);
+        self.table.set(bucket, slot);
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            entry.next = next;
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let bucket = self.bucket(self.name(slot));
+        let after = self.entry(slot).map_or(NONE, |e| e.next);
+        let Some(mut at) = self.table.get(bucket) else {
+            return;
+        };
+        if at == slot {
+            self.table.set(bucket, after);
+            return;
+        }
+        while let Some(entry) = self.entries.get_mut(at as usize) {
+            if entry.next == slot {
+                entry.next = after;
+                return;
+            }
+            at = entry.next;
+        }
+    }
+
+    /// The last bucket is new: it takes what is its from the one it was split off.
+    fn split(&mut self) {
+        let new = self.table.len() - 1;
+        if new > 0 {
+            self.relink(new - previous_power(new));
+        }
+    }
+
+    /// Gives the last bucket up if there are more than twice as many as subjects.
+    fn merge(&mut self) {
+        while self.table.len() > 2 * self.len() {
+            let chain = self.table.pop().unwrap_or(NONE);
+            self.relink_chain(chain);
+        }
+    }
+
+    fn relink(&mut self, bucket: usize) {
+        let chain = self.table.get(bucket).unwrap_or(NONE);
+        self.table.set(bucket, NONE);
+        self.relink_chain(chain);
+    }
+
+    fn relink_chain(&mut self, mut slot: u32) {
+        while let Some(entry) = self.entry(slot) {
+            self.link(slot);
+            slot = entry.next;
+        }
+    }
+
+    // The heap: four children each.
+
+    fn order(&self, a: u32, b: u32) -> Ordering {
+        let by_time = match (self.entry(a), self.entry(b)) {
+            (Some(x), Some(y)) if x.since() != FAR && y.since() != FAR => {
+                ms(i128::from(x.full_at)).cmp(&ms(i128::from(y.full_at)))
+            }
+            _ => ms(self.full_at(a)).cmp(&ms(self.full_at(b))),
+        };
+        by_time.then_with(|| self.name(a).cmp(self.name(b)))
+    }
+
+    fn settle_at(&mut self, place: usize) {
+        self.rise(place);
+        if let Some(slot) = self.heap.get(place) {
+            let place = self.entry(slot).map_or(place, |e| e.place as usize);
+            self.sink(place);
+        }
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / 4;
+            if !self.swap_if_less(place, parent) {
+                return;
+            }
+            place = parent;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = (place * 4 + 1..=place * 4 + 4).filter_map(|p| Some((p, self.heap.get(p)?)));
+            let Some((least, _)) = children.min_by(|a, b| self.order(a.1, b.1)) else {
+                return;
+            };
+            if !self.swap_if_less(least, place) {
+                return;
+            }
+            place = least;
+        }
+    }
+
+    /// Swaps what is at `lower` with what is at `upper` if it comes first.
+    fn swap_if_less(&mut self, lower: usize, upper: usize) -> bool {
+        let (Some(a), Some(b)) = (self.heap.get(lower), self.heap.get(upper)) else {
+            return false;
+        };
+        if self.order(a, b) != Ordering::Less {
+            return false;
+        }
+        self.set_place(upper, a);
+        self.set_place(lower, b);
+        true
+    }
+
+    fn set_place(&mut self, place: usize, slot: u32) {
+        self.heap.set(place, slot);
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            entry.place = place as u32;
+        }
+    }
+
+    fn leave_heap(&mut self, place: usize) {
+        let Some(last) = self.heap.pop() else {
+            return;
+        };
+        if place < self.heap.len() {
+            self.set_place(place, last);
+            self.settle_at(place);
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let far = self.far.len() * size_of::<(u32, Far)>() * 5 / 4;
+        self.entries.memory() + self.heap.memory() + self.table.memory() + self.names.memory() + far
+    }
+
+    pub(super) fn allocations(&self) -> usize {
+        self.entries.allocations() + self.heap.allocations() + self.table.allocations() + self.names.allocations()
+    }
+}
+
+impl Entry {
+    fn since(&self) -> u64 {
+        u64::from(self.since_high) << SINCE_LOW | self.over_since & ((1 << SINCE_LOW) - 1)
+    }
+}
+
+/// An instant in whole ms, rounded up.
+pub(super) fn ms(us: i128) -> i128 {
+    match i64::try_from(us) {
+        Ok(us) if us > 0 => i128::from((us - 1) / 1_000 + 1),
+        _ => (us + 999).div_euclid(1_000),
+    }
+}
+
+fn previous_power(n: usize) -> usize {
+    1 << n.ilog2()
+}
+
+const _: () = assert!(size_of::<Entry>() == 32);

@@ -1,0 +1,1216 @@
+//! Clients whose reply is held, against real servers: claims that wait for a message (SPEC 7.3), takes that wait for tokens or for their
+//! turn (SPEC 1.13), and all that can happen to a client or a key meanwhile. The first half follows the checklist of Redis's own tests of
+//! module commands that block on keys.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{RawConnection, Reply, Server, eventually, eventually_some, on_every_engine, say};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// A client that has heard nothing for so long goes on waiting.
+const QUIET: Duration = Duration::from_millis(25);
+
+/// What is to happen at an instant happens this much later at most: generous, for a machine with other things to do.
+const LATE: Duration = Duration::from_millis(500);
+
+/// A server, and the connection that does everything but wait.
+struct Stage {
+    server: Server,
+    control: RawConnection,
+}
+
+/// Runs a test on a server of its own on every engine; the module must not have caught a panic of its own.
+#[track_caller]
+fn on_stage(test: impl Fn(&mut Stage)) {
+    on_every_engine(|engine| {
+        let server = Server::builder(engine).option("hz", "100").start();
+        let control = server.raw();
+        let mut stage = Stage { server, control };
+        test(&mut stage);
+        assert_eq!(stage.field("panics_caught"), 0);
+    });
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+impl Stage {
+    /// Runs a command that must not fail.
+    #[track_caller]
+    fn run(&mut self, line: &str) -> Reply {
+        let reply = self.control.call(&words(line)).expect("the server answers");
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply}");
+        reply
+    }
+
+    /// The reply of a command as text.
+    #[track_caller]
+    fn shown(&mut self, line: &str) -> String {
+        self.run(line).to_string()
+    }
+
+    #[track_caller]
+    fn error(&mut self, line: &str) -> String {
+        match self.control.call(&words(line)).expect("the server answers") {
+            Reply::Error(text) => text,
+            other => panic!("{line}: wanted an error, got {other}"),
+        }
+    }
+
+    /// Sends commands in one piece, then reads all their replies.
+    #[track_caller]
+    fn at_once(&mut self, lines: &[&str]) -> Vec<String> {
+        let mut bytes = Vec::new();
+        for line in lines {
+            let line = words(line);
+            bytes.extend_from_slice(format!("*{}\r\n", line.len()).as_bytes());
+            for word in line {
+                bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+            }
+        }
+        self.control.send_bytes(&bytes).expect("the server listens");
+        lines.iter().map(|_| self.control.read().expect("the server answers").to_string()).collect()
+    }
+
+    /// A number of `INFO sluice`.
+    #[track_caller]
+    fn field(&mut self, name: &str) -> i64 {
+        let Reply::Bytes(info) = self.run("INFO sluice") else { panic!("INFO is text") };
+        let info = String::from_utf8_lossy(&info).into_owned();
+        let value = info.lines().find_map(|l| l.strip_prefix(&format!("sluice_{name}:")));
+        value
+            .and_then(|v| v.trim().parse().ok())
+            .unwrap_or_else(|| panic!("INFO has no sluice_{name}: {info}"))
+    }
+
+    fn waiting(&mut self) -> i64 {
+        self.field("blocked_clients")
+    }
+
+    #[track_caller]
+    fn until_waiting(&mut self, n: i64) {
+        eventually(&format!("{n} clients waiting"), || self.waiting() == n);
+    }
+
+    /// A connected client.
+    #[track_caller]
+    fn client(&mut self) -> Client {
+        let mut wire = self.server.raw();
+        let Ok(Reply::Int(id)) = wire.call(&["CLIENT", "ID"]) else { panic!("CLIENT ID is a number") };
+        Client { wire, id }
+    }
+
+    /// A client that waits for the reply to this command.
+    #[track_caller]
+    fn waiter(&mut self, line: &str) -> Client {
+        let mut client = self.client();
+        self.has_wait(&mut client, line);
+        client
+    }
+
+    #[track_caller]
+    fn has_wait(&mut self, client: &mut Client, line: &str) {
+        let before = self.waiting();
+        client.send(line);
+        eventually(&format!("{line} to wait"), || self.waiting() == before + 1);
+        assert!(client.waits(), "{line} was answered");
+    }
+
+    fn ready(&mut self, key: &str) -> String {
+        self.shown(&format!("RQ.LEN {key} READY"))
+    }
+
+    fn in_flight(&mut self, key: &str) -> String {
+        self.shown(&format!("RQ.LEN {key} INFLIGHT"))
+    }
+}
+
+struct Client {
+    wire: RawConnection,
+    id: i64,
+}
+
+impl Client {
+    fn send(&mut self, line: &str) {
+        self.wire.send(&words(line)).expect("the server listens");
+    }
+
+    /// Whether it has heard nothing.
+    fn waits(&mut self) -> bool {
+        self.wire.is_silent_for(QUIET)
+    }
+
+    /// The reply, waited for.
+    #[track_caller]
+    fn told(&mut self) -> Reply {
+        self.wire.read().expect("the client is answered")
+    }
+
+    /// The payloads of the messages it is told.
+    #[track_caller]
+    fn payloads(&mut self) -> Vec<String> {
+        payloads(&self.told())
+    }
+
+    #[track_caller]
+    fn refusal(&mut self) -> String {
+        match self.told() {
+            Reply::Error(text) => text,
+            other => panic!("wanted an error, got {other}"),
+        }
+    }
+
+    fn is_closed(mut self) -> bool {
+        self.wire.read().is_err()
+    }
+}
+
+#[track_caller]
+fn payloads(messages: &Reply) -> Vec<String> {
+    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
+    let payload = |message: &Reply| match message {
+        Reply::Array(fields) if fields.len() == 4 => match &fields[3] {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a payload is a string, not {other}"),
+        },
+        other => panic!("a message is four fields, not {other}"),
+    };
+    messages.iter().map(payload).collect()
+}
+
+/// The receipt of the first of these messages.
+#[track_caller]
+fn receipt(messages: &Reply) -> String {
+    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
+    match messages.first() {
+        Some(Reply::Array(fields)) => match &fields[1] {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a receipt is a string, not {other}"),
+        },
+        _ => panic!("there is no message"),
+    }
+}
+
+#[track_caller]
+fn numbers(reply: &Reply) -> Vec<i64> {
+    let Reply::Array(items) = reply else { panic!("wanted an array, got {reply}") };
+    let int = |item: &Reply| match item {
+        Reply::Int(n) => *n,
+        other => panic!("wanted a number, got {other}"),
+    };
+    items.iter().map(int).collect()
+}
+
+// ---------------------------------------------------------------- claims: waiting and waking
+
+#[test]
+fn a_waiting_claim_is_answered_by_a_push() {
+    on_stage(|s| {
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("RQ.PUSH q hello");
+        assert_eq!(client.payloads(), ["hello"]);
+        assert_eq!((s.in_flight("q"), s.waiting()), ("1".into(), 0));
+    });
+}
+
+#[test]
+fn a_claim_that_waited_in_vain_is_told_nil_when_its_time_is_over() {
+    on_stage(|s| {
+        for (line, told) in [
+            ("RQ.CLAIM q BLOCK 60", "nil"),
+            ("RQ.MCLAIM 2 q r BLOCK 60", "nil"),
+            ("RQ.NEXT q RECEIPTS 1 a@1 BLOCK 60", "[[-1], nil]"),
+        ] {
+            let begin = Instant::now();
+            let mut client = s.client();
+            client.send(line);
+            assert_eq!(client.told().to_string(), told, "{line}");
+            let waited = begin.elapsed();
+            assert!(waited >= Duration::from_millis(59), "{line}: only {waited:?}");
+            assert!(waited < LATE, "{line}: {waited:?}");
+        }
+        s.run("RQ.PUSH q left");
+        assert_eq!((s.ready("q"), s.waiting()), ("1".into(), 0));
+    });
+}
+
+#[test]
+fn the_time_a_claim_waits_is_real_time_whatever_the_test_clock_says() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 300");
+        s.run("SLUICE.CLOCK ADVANCE 1000000");
+        assert!(client.waits());
+        assert_eq!(client.told(), Reply::Nil);
+    });
+}
+
+#[test]
+fn everything_that_makes_a_message_claimable_wakes_who_waits() {
+    on_stage(|s| {
+        // A delay that falls due, with nothing else going on.
+        let mut client = s.waiter("RQ.CLAIM delay BLOCK 0");
+        s.run("RQ.PUSH delay due DELAY 40");
+        assert_eq!(client.payloads(), ["due"]);
+
+        // The end of another's lease.
+        s.run("RQ.PUSH lease back");
+        s.run("RQ.CLAIM lease LEASE 80");
+        assert_eq!(s.waiter("RQ.CLAIM lease BLOCK 0").payloads(), ["back"]);
+
+        // NACK, REQUEUE.
+        for give_back in ["RQ.NACK k RECEIPTS 1 $", "RQ.REQUEUE k ALL"] {
+            s.run("DEL k");
+            s.run("RQ.PUSH k again");
+            let held = s.run("RQ.CLAIM k");
+            let mut client = s.waiter("RQ.CLAIM k BLOCK 0");
+            s.run(&give_back.replace('$', &receipt(&held)));
+            assert_eq!(client.payloads(), ["again"], "{give_back}");
+        }
+
+        // REDRIVE.
+        s.run("RQ.PUSH dead risen");
+        let held = s.run("RQ.CLAIM dead");
+        s.run(&format!("RQ.NACK dead DEAD RECEIPTS 1 {}", receipt(&held)));
+        let mut client = s.waiter("RQ.CLAIM dead BLOCK 0");
+        assert_eq!(s.shown("RQ.REDRIVE dead"), "1");
+        assert_eq!(client.payloads(), ["risen"]);
+
+        // A token gained.
+        s.run("RQ.SET rate RATE 1 60 1");
+        s.run("RQ.MPUSH rate 2 first second");
+        s.run("RQ.CLAIM rate");
+        assert_eq!(s.waiter("RQ.CLAIM rate BLOCK 0").payloads(), ["second"]);
+
+        // A group freed, by an ack.
+        s.run("RQ.SET group GROUPINFLIGHT 1");
+        s.run("RQ.MPUSH group 2 first second GROUP g");
+        let held = s.run("RQ.CLAIM group");
+        let mut client = s.waiter("RQ.CLAIM group BLOCK 0");
+        s.run(&format!("RQ.ACK group {}", receipt(&held)));
+        assert_eq!(client.payloads(), ["second"]);
+
+        // A resume, and a pause that ends.
+        s.run("RQ.PUSH pause one");
+        s.run("RQ.PAUSE pause CLAIM");
+        let mut client = s.waiter("RQ.CLAIM pause BLOCK 0");
+        s.run("RQ.RESUME pause");
+        assert_eq!(client.payloads(), ["one"]);
+        s.run("RQ.PUSH pause two");
+        let now = eventually_some("the clock", || match s.run("SLUICE.CLOCK") {
+            Reply::Int(ms) => Some(ms),
+            _ => None,
+        });
+        s.run(&format!("RQ.PAUSE pause CLAIM UNTIL {}", now + 80));
+        assert_eq!(s.waiter("RQ.CLAIM pause BLOCK 0").payloads(), ["two"]);
+
+        // A change of settings.
+        s.run("RQ.SET set MAXINFLIGHT 1");
+        s.run("RQ.MPUSH set 2 first second");
+        s.run("RQ.CLAIM set");
+        let mut client = s.waiter("RQ.CLAIM set BLOCK 0");
+        s.run("RQ.SET set MAXINFLIGHT 2");
+        assert_eq!(client.payloads(), ["second"]);
+
+        // A message moved here; a queue copied, renamed or restored to here.
+        s.run("RQ.PUSH from moved");
+        let mut client = s.waiter("RQ.CLAIM to BLOCK 0");
+        s.run("RQ.MOVE from to READY");
+        assert_eq!(client.payloads(), ["moved"]);
+        s.run("RQ.PUSH from here");
+        let mut client = s.waiter("RQ.CLAIM copy BLOCK 0");
+        s.run("COPY from copy");
+        assert_eq!(client.payloads(), ["here"]);
+        let mut client = s.waiter("RQ.CLAIM name BLOCK 0");
+        s.run("RENAME from name");
+        assert_eq!(client.payloads(), ["here"]);
+        s.run("RQ.PUSH from dumped");
+        let Reply::Bytes(dump) = s.run("DUMP from") else { panic!("a dump") };
+        let mut client = s.waiter("RQ.CLAIM restored BLOCK 0");
+        s.control.call(&[&b"RESTORE"[..], b"restored", b"0", &dump]).unwrap();
+        assert_eq!(client.payloads(), ["dumped"]);
+    });
+}
+
+#[test]
+fn a_waiter_is_woken_by_the_test_clock_as_it_walks() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        s.run("RQ.PUSH q due DELAY 60000");
+        let mut client = s.waiter("RQ.CLAIM q LEASE 1000 BLOCK 0");
+        s.run("SLUICE.CLOCK ADVANCE 59999");
+        assert!(client.waits());
+        s.run("SLUICE.CLOCK ADVANCE 10000");
+        assert_eq!(client.payloads(), ["due"], "served at its instant, on the way");
+        assert_eq!(s.ready("q"), "1", "so its lease of a second has ended by now");
+    });
+}
+
+#[test]
+fn waiting_in_another_database_is_waiting_at_another_key() {
+    on_stage(|s| {
+        let mut client = s.client();
+        client.send("SELECT 5");
+        client.told();
+        s.has_wait(&mut client, "RQ.CLAIM q BLOCK 0");
+        s.run("RQ.PUSH q zero");
+        assert!(client.waits());
+        assert_eq!(s.ready("q"), "1");
+        s.run("SELECT 5");
+        s.run("RQ.PUSH q five");
+        assert_eq!(client.payloads(), ["five"]);
+    });
+}
+
+// ---------------------------------------------------------------- claims: what becomes of the key
+
+#[test]
+fn a_waiter_waits_on_through_del_and_flush() {
+    on_stage(|s| {
+        for gone in
+            ["DEL q", "UNLINK q", "FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB", "PEXPIRE q 1", "DEBUG RELOAD"]
+        {
+            s.run("RQ.SET q LEASE 1000");
+            let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+            s.run(gone);
+            assert!(client.waits(), "{gone}");
+            eventually("the key to be gone", || gone == "DEBUG RELOAD" || s.shown("EXISTS q") == "0");
+            s.run("RQ.PUSH q then");
+            assert_eq!(client.payloads(), ["then"], "{gone}");
+            s.run("DEL q");
+        }
+    });
+}
+
+#[test]
+fn a_queue_that_becomes_something_else_tells_who_waits_wrongtype_at_once() {
+    on_stage(|s| {
+        s.run("SET text x");
+        let Reply::Bytes(dump) = s.run("DUMP text") else { panic!("a dump") };
+        for change in ["SET q x", "RENAME other q", "COPY text q REPLACE", "RESTORE", "MULTI", "EVAL"] {
+            s.run("SET other x");
+            s.run("DEL q");
+            s.run("RQ.SET q LEASE 1000");
+            let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+            let mut several = s.waiter("RQ.MCLAIM 2 free q BLOCK 0");
+            match change {
+                "RESTORE" => {
+                    s.control.call(&[&b"RESTORE"[..], b"q", b"0", &dump, b"REPLACE"]).unwrap();
+                }
+                "MULTI" => {
+                    s.at_once(&["MULTI", "DEL q", "SADD q x", "EXEC"]);
+                }
+                "EVAL" => {
+                    let script = "redis.call('DEL', 'q') redis.call('LPUSH', 'q', 'x')";
+                    s.control.call(&["EVAL", script, "0"]).unwrap();
+                }
+                _ => drop(s.run(change)),
+            }
+            let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+            assert_eq!(client.refusal(), wrong, "{change}");
+            assert_eq!(several.refusal(), wrong, "{change}");
+            assert_eq!(s.waiting(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_missing_key_that_becomes_something_else_is_waited_on_as_blpop_does() {
+    on_stage(|s| {
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("SET q x");
+        assert!(client.waits());
+        s.run("SET other x");
+        s.run("RENAME other q");
+        assert!(client.waits());
+        s.run("DEL q");
+        s.run("RQ.PUSH q at-last");
+        assert_eq!(client.payloads(), ["at-last"]);
+    });
+}
+
+#[test]
+fn a_queue_that_was_deleted_first_may_become_something_else() {
+    on_stage(|s| {
+        for gone in ["DEL q", "FLUSHALL", "FLUSHDB ASYNC", "RENAME q elsewhere"] {
+            s.run("RQ.SET q LEASE 1000");
+            let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+            s.run(gone);
+            s.run("SET other x");
+            s.run("RENAME other q");
+            assert!(client.waits(), "{gone}");
+            s.run("DEL q");
+            s.run("RQ.PUSH q then");
+            assert_eq!(client.payloads(), ["then"], "{gone}");
+            s.run("FLUSHALL");
+        }
+    });
+}
+
+#[test]
+fn a_key_of_another_type_is_refused_when_the_command_comes() {
+    on_stage(|s| {
+        s.run("SET text x");
+        s.run("TB.SET tb 1 1 1");
+        s.run("RQ.PUSH q m");
+        for line in [
+            "RQ.CLAIM text BLOCK 0",
+            "RQ.CLAIM tb BLOCK 0",
+            "RQ.MCLAIM 2 free text BLOCK 0",
+            "RQ.MCLAIM 2 q text BLOCK 0",
+            "RQ.NEXT text RECEIPTS 1 a@1 BLOCK 0",
+            "TB.TAKE text 1 1 1000 BLOCK 1000",
+            "LB.TAKE tb 1 1 1000 BLOCK",
+        ] {
+            assert!(s.error(line).starts_with("WRONGTYPE "), "{line}");
+        }
+        assert_eq!((s.waiting(), s.ready("q")), (0, "1".into()));
+    });
+}
+
+#[test]
+fn swapdb_wakes_who_waits_at_what_comes_in() {
+    on_stage(|s| {
+        // A queue with a message comes in where there was nothing, or an empty queue.
+        for before in ["DEL q", "RQ.SET q LEASE 1000"] {
+            s.run("FLUSHALL");
+            s.run(before);
+            s.run("SELECT 9");
+            s.run("RQ.PUSH q swapped");
+            s.run("SELECT 0");
+            let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+            s.run("SWAPDB 0 9");
+            assert_eq!(client.payloads(), ["swapped"], "{before}");
+            assert_eq!(s.in_flight("q"), "1");
+        }
+        // The database of the waiter may stand second.
+        s.run("FLUSHALL");
+        s.run("SELECT 9");
+        s.run("RQ.PUSH q swapped");
+        s.run("SELECT 0");
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("SWAPDB 9 0");
+        assert_eq!(client.payloads(), ["swapped"]);
+    });
+}
+
+#[test]
+fn swapdb_under_a_waiter_keeps_it_waiting_at_its_name_in_its_database() {
+    on_stage(|s| {
+        // The queue goes away; nothing, then an empty queue, comes in.
+        s.run("RQ.SET q LEASE 1000");
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("SWAPDB 0 9");
+        assert!(client.waits());
+        s.run("SWAPDB 0 9");
+        assert!(client.waits());
+        // What is pushed to the queue where it went is not for it.
+        s.run("SWAPDB 0 9");
+        s.run("SELECT 9");
+        s.run("RQ.PUSH q there");
+        s.run("SELECT 0");
+        assert!(client.waits());
+        s.run("RQ.PUSH q here");
+        assert_eq!(client.payloads(), ["here"]);
+    });
+}
+
+#[test]
+fn swapdb_that_brings_in_another_type_is_wrongtype_only_where_a_queue_was() {
+    on_stage(|s| {
+        s.run("RQ.SET q LEASE 1000");
+        s.run("SELECT 9");
+        s.run("SET q x");
+        s.run("SET missing x");
+        s.run("SELECT 0");
+        let mut waits = s.waiter("RQ.CLAIM missing BLOCK 0");
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("SWAPDB 0 9");
+        assert!(client.refusal().starts_with("WRONGTYPE "));
+        assert!(waits.waits());
+    });
+}
+
+// ---------------------------------------------------------------- claims: what becomes of the client
+
+#[test]
+fn client_unblock_ends_a_waiting_claim_as_a_timeout_or_as_an_error() {
+    on_stage(|s| {
+        for (line, over) in [
+            ("RQ.CLAIM q BLOCK 0", "nil"),
+            ("RQ.MCLAIM 2 q r BLOCK 0", "nil"),
+            ("RQ.NEXT q RECEIPTS 1 a@1 BLOCK 0", "[[-1], nil]"),
+        ] {
+            for (how, told) in [
+                ("", over),
+                ("TIMEOUT", over),
+                ("ERROR", "(error) UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            ] {
+                let mut client = s.waiter(line);
+                assert_eq!(s.shown(&format!("CLIENT UNBLOCK {} {how}", client.id)), "1");
+                assert_eq!(client.told().to_string(), told, "{line} {how}");
+                assert_eq!(s.waiting(), 0);
+                // It is an ordinary client again, and no message goes to its old place.
+                s.run("RQ.PUSH q m");
+                client.send("RQ.CLAIM q NOACK");
+                assert_eq!(client.payloads(), ["m"]);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_waiter_that_goes_away_swallows_nothing() {
+    on_stage(|s| {
+        // Its connection ends.
+        drop(s.waiter("RQ.CLAIM q BLOCK 0"));
+        s.until_waiting(0);
+        s.run("RQ.PUSH q a");
+        assert_eq!(s.ready("q"), "1");
+        s.run("DEL q");
+
+        // It is killed; the next in line is served.
+        let first = s.waiter("RQ.CLAIM q BLOCK 0");
+        let mut second = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run(&format!("CLIENT KILL ID {}", first.id));
+        assert!(first.is_closed());
+        s.run("RQ.PUSH q b");
+        assert_eq!(second.payloads(), ["b"]);
+        assert_eq!((s.waiting(), s.ready("q")), (0, "0".into()));
+    });
+}
+
+#[test]
+fn a_waiter_that_goes_away_between_its_message_and_its_reply_swallows_nothing() {
+    on_stage(|s| {
+        for options in ["LEASE 600000", "NOACK"] {
+            let claim = format!("RQ.CLAIM q {options} BLOCK 0");
+            for between in [
+                &["RQ.PUSH q m", "CLIENT KILL ID $"][..],
+                &["MULTI", "RQ.PUSH q m", "CLIENT KILL ID $", "EXEC"],
+                &["MULTI", "CLIENT KILL ID $", "RQ.PUSH q m", "EXEC"],
+                &["CLIENT KILL ID $", "RQ.PUSH q m"],
+                &["CLIENT UNBLOCK $ ERROR", "RQ.PUSH q m"],
+                &["CLIENT UNBLOCK $", "RQ.PUSH q m"],
+            ] {
+                s.run("DEL q");
+                let client = s.waiter(&claim);
+                let lines: Vec<String> =
+                    between.iter().map(|l| l.replace('$', &client.id.to_string())).collect();
+                s.at_once(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+                eventually(&format!("the message is ready after {claim}, {between:?}"), || {
+                    s.ready("q") == "1"
+                });
+                assert_eq!((s.in_flight("q"), s.waiting()), ("0".into(), 0), "{claim}, {between:?}");
+                // It was never delivered: nothing is counted against it.
+                assert_eq!(payloads(&s.run("RQ.CLAIM q")), ["m"]);
+                let info = s.shown("RQ.GET q 1");
+                assert!(info.contains("\"failures\", 0, \"timeouts\", 0"), "{claim}, {between:?}: {info}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_waiter_that_was_served_in_the_same_moment_in_which_it_is_unblocked_is_told_its_message() {
+    on_stage(|s| {
+        for how in ["", "ERROR"] {
+            s.run("DEL q");
+            let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+            let id = client.id;
+            s.at_once(&["RQ.PUSH q m", &format!("CLIENT UNBLOCK {id} {how}")]);
+            // Whichever of the two the server lets win: the message is either told or ready again.
+            match client.told() {
+                Reply::Array(messages) => {
+                    assert_eq!(payloads(&Reply::Array(messages)), ["m"]);
+                    assert_eq!(s.in_flight("q"), "1");
+                }
+                Reply::Nil | Reply::Error(_) => eventually("the message is ready", || s.ready("q") == "1"),
+                other => panic!("{other}"),
+            }
+            assert_eq!(s.waiting(), 0);
+        }
+    });
+}
+
+#[test]
+fn when_a_master_becomes_a_replica_who_waits_is_told_by_the_server() {
+    on_stage(|s| {
+        let other = Server::start(s.server.engine());
+        s.run("TB.TAKE tb 1 1 60000");
+        let mut waiters = [
+            s.waiter("RQ.CLAIM q BLOCK 0"),
+            s.waiter("RQ.MCLAIM 2 q r BLOCK 0"),
+            s.waiter("TB.TAKE tb 1 1 60000 BLOCK 60000"),
+        ];
+        s.run(&format!("REPLICAOF 127.0.0.1 {}", other.port()));
+        for client in &mut waiters {
+            let error = client.refusal();
+            assert!(error.starts_with("UNBLOCKED "), "{error}");
+        }
+        s.until_waiting(0);
+        s.run("REPLICAOF NO ONE");
+        assert_eq!(s.waiting(), 0);
+    });
+}
+
+#[test]
+fn commands_sent_behind_a_waiting_one_are_run_after_it() {
+    on_stage(|s| {
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        client.send("PING");
+        client.send("RESET");
+        assert!(client.waits());
+        s.run("RQ.PUSH q m");
+        assert_eq!(client.payloads(), ["m"]);
+        assert_eq!(client.told().to_string(), "\"PONG\"");
+        assert_eq!(client.told().to_string(), "\"RESET\"");
+    });
+}
+
+#[test]
+fn resp3_and_tracking_clients_wait_as_others_do() {
+    on_stage(|s| {
+        let mut client = s.client();
+        for line in ["HELLO 3", "CLIENT TRACKING ON", "GET seen"] {
+            client.send(line);
+            client.told();
+        }
+        client.send("RQ.CLAIM q BLOCK 30");
+        assert_eq!(client.told(), Reply::Nil);
+        s.has_wait(&mut client, "RQ.CLAIM q BLOCK 0");
+        s.run("SET seen x");
+        assert_eq!(client.told().to_string(), r#"["invalidate", ["seen"]]"#, "while it waits");
+        s.run("RQ.PUSH q m");
+        assert_eq!(client.payloads(), ["m"]);
+        s.run("TB.TAKE tb 1 1 50");
+        client.send("TB.TAKE tb 1 1 50 BLOCK 1000");
+        assert_eq!(numbers(&client.told())[0], 1);
+    });
+}
+
+// ---------------------------------------------------------------- claims: who is served
+
+#[test]
+fn one_push_serves_one_waiter_and_the_first_who_came() {
+    const WAITERS: usize = 100;
+    on_stage(|s| {
+        let mut clients: Vec<Client> = (0..WAITERS).map(|_| s.client()).collect();
+        for (i, client) in clients.iter_mut().enumerate() {
+            client.send("RQ.CLAIM q BLOCK 0");
+            s.until_waiting(i as i64 + 1);
+        }
+        s.run("RQ.PUSH q 0");
+        assert_eq!(clients[0].payloads(), ["0"]);
+        assert_eq!(s.waiting(), WAITERS as i64 - 1);
+        for i in 1..WAITERS {
+            s.run(&format!("RQ.PUSH q {i}"));
+        }
+        for (i, client) in clients.iter_mut().enumerate().skip(1) {
+            assert_eq!(client.payloads(), [i.to_string()]);
+        }
+        assert_eq!((s.waiting(), s.ready("q")), (0, "0".into()));
+    });
+}
+
+#[test]
+fn a_batch_serves_as_many_as_it_has_messages_each_up_to_its_count() {
+    on_stage(|s| {
+        let mut two = s.waiter("RQ.CLAIM q COUNT 2 BLOCK 0");
+        let mut ten = s.waiter("RQ.CLAIM q COUNT 10 BLOCK 0");
+        let mut none = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.run("RQ.MPUSH q 4 a b c d");
+        assert_eq!(two.payloads(), ["a", "b"]);
+        assert_eq!(ten.payloads(), ["c", "d"], "it never waits to fill");
+        assert!(none.waits());
+    });
+}
+
+#[test]
+fn a_newcomer_takes_nothing_from_those_who_wait() {
+    on_stage(|s| {
+        let mut first = s.waiter("RQ.CLAIM q BLOCK 0");
+        // In a transaction the line is served after it; a claim in the transaction is part of it.
+        let replies = s.at_once(&["MULTI", "RQ.PUSH q a", "RQ.PUSH q b", "EXEC"]);
+        assert_eq!(replies[3], "[\"1\", \"2\"]");
+        assert_eq!(first.payloads(), ["a"]);
+        // Pushes and claims sent in one piece: the waiter comes first.
+        let mut second = s.waiter("RQ.CLAIM none BLOCK 0");
+        let replies = s.at_once(&["RQ.PUSH none x", "RQ.CLAIM none"]);
+        assert_eq!(replies[1], "[]");
+        assert_eq!(second.payloads(), ["x"]);
+        // Also behind a transaction.
+        let mut third = s.waiter("RQ.CLAIM none BLOCK 0");
+        let replies = s.at_once(&["MULTI", "RQ.PUSH none y", "EXEC", "RQ.CLAIM none"]);
+        assert_eq!(replies[3], "[]");
+        assert_eq!(third.payloads(), ["y"]);
+        // NEXT is answered before waiters, for what its own acks freed.
+        s.run("RQ.SET g GROUPINFLIGHT 1");
+        s.run("RQ.MPUSH g 2 one two GROUP g");
+        let held = s.run("RQ.CLAIM g");
+        let mut fourth = s.waiter("RQ.CLAIM g BLOCK 0");
+        let next = s.run(&format!("RQ.NEXT g RECEIPTS 1 {}", receipt(&held)));
+        assert!(next.to_string().contains("\"two\""), "{next}");
+        assert!(fourth.waits());
+    });
+}
+
+#[test]
+fn a_waiter_that_cannot_use_what_came_holds_up_nobody() {
+    on_stage(|s| {
+        let mut only_a = s.waiter("RQ.CLAIM q GROUP a BLOCK 0");
+        let mut only_b = s.waiter("RQ.CLAIM q GROUP b BLOCK 0");
+        let mut any = s.waiter("RQ.CLAIM q BLOCK 0");
+        let mut later_b = s.waiter("RQ.CLAIM q GROUP b BLOCK 0");
+        s.run("RQ.PUSH q plain");
+        assert_eq!(any.payloads(), ["plain"]);
+        s.run("RQ.PUSH q for-b GROUP b");
+        assert_eq!(only_b.payloads(), ["for-b"]);
+        assert!(only_a.waits() && later_b.waits());
+        s.run("RQ.MPUSH q 2 b2 b3 GROUP b");
+        assert_eq!(later_b.payloads(), ["b2"]);
+        s.run("RQ.PUSH q for-a GROUP a");
+        assert_eq!(only_a.payloads(), ["for-a"]);
+        assert_eq!((s.waiting(), s.ready("q")), (0, "1".into()));
+    });
+}
+
+#[test]
+fn mclaim_waits_at_several_keys_and_is_answered_once() {
+    on_stage(|s| {
+        let mut client = s.waiter("RQ.MCLAIM 3 a b a BLOCK 0");
+        s.run("RQ.PUSH b m");
+        let Reply::Array(told) = client.told() else { panic!("an array") };
+        assert_eq!(told[0].to_string(), "\"b\"");
+        assert_eq!(payloads(&told[1]), ["m"]);
+        s.run("RQ.PUSH a n");
+        assert_eq!((s.waiting(), s.ready("a")), (0, "1".into()));
+
+        // When several have messages it is the first of its keys.
+        s.run("FLUSHALL");
+        let mut client = s.waiter("RQ.MCLAIM 2 a b BLOCK 0");
+        s.at_once(&["MULTI", "RQ.PUSH b late", "RQ.PUSH a early", "EXEC"]);
+        assert!(client.told().to_string().starts_with("[\"a\", [["));
+        assert_eq!((s.ready("a"), s.ready("b")), ("0".into(), "1".into()));
+
+        // It stands in each line in its order.
+        s.run("FLUSHALL");
+        let mut first = s.waiter("RQ.CLAIM b BLOCK 0");
+        let mut several = s.waiter("RQ.MCLAIM 2 a b BLOCK 0");
+        s.run("RQ.PUSH b one");
+        assert_eq!(first.payloads(), ["one"]);
+        assert!(several.waits());
+        s.run("RQ.PUSH b two");
+        assert!(several.told().to_string().starts_with("[\"b\", [["));
+        // Killed while it waits it leaves all its lines.
+        let gone = s.waiter("RQ.MCLAIM 2 a b BLOCK 0");
+        s.run(&format!("CLIENT KILL ID {}", gone.id));
+        s.until_waiting(0);
+        s.run("RQ.PUSH a x");
+        s.run("RQ.PUSH b x");
+        assert_eq!((s.ready("a"), s.ready("b")), ("1".into(), "1".into()));
+    });
+}
+
+#[test]
+fn next_acks_at_once_and_then_waits() {
+    on_stage(|s| {
+        s.run("RQ.PUSH q one");
+        let held = s.run("RQ.CLAIM q");
+        let mut client = s.waiter(&format!("RQ.NEXT q RECEIPTS 1 {} BLOCK 0", receipt(&held)));
+        assert_eq!(s.shown("RQ.LEN q"), "0", "acked while it waits");
+        s.run("RQ.PUSH q two");
+        let Reply::Array(told) = client.told() else { panic!("an array") };
+        assert_eq!(told[0].to_string(), "[1]");
+        assert_eq!(payloads(&told[1]), ["two"]);
+        client.send(&format!("RQ.NEXT q RECEIPTS 2 {} {} BLOCK 40", receipt(&told[1]), receipt(&held)));
+        assert_eq!(client.told().to_string(), "[[1, -1], nil]");
+    });
+}
+
+#[test]
+fn nothing_blocks_inside_a_transaction_or_a_script() {
+    on_stage(|s| {
+        s.run("TB.TAKE tb 1 1 60000");
+        s.run("LB.TAKE lb 9 1 60000");
+        for (line, told) in [
+            ("RQ.CLAIM q BLOCK 0", "nil"),
+            ("RQ.CLAIM q BLOCK 5", "nil"),
+            ("RQ.MCLAIM 2 q r BLOCK 0", "nil"),
+            ("RQ.NEXT q RECEIPTS 1 a@1 BLOCK 0", "[[-1], nil]"),
+        ] {
+            assert_eq!(s.at_once(&["MULTI", line, "EXEC"])[2], format!("[{told}]"), "{line}");
+            let call = words(line).iter().map(|w| format!("'{w}'")).collect::<Vec<_>>().join(",");
+            let script = format!("local r = redis.call({call}); return r and 1 or 0");
+            let one = s.control.call(&["EVAL", &script, "0"]).unwrap();
+            assert_eq!(one, Reply::Int(i64::from(told != "nil")), "{line}");
+        }
+        // A refusal there is what the same take answers without BLOCK, and nothing is booked.
+        let refused = s.at_once(&["MULTI", "TB.TAKE tb 1 1 60000 BLOCK 600000", "EXEC"]);
+        assert!(refused[2].starts_with("[[0, 1, 0, "), "{refused:?}");
+        let script = "return redis.call('TB.TAKE','tb',1,1,60000,'BLOCK',600000)";
+        let refused = s.control.call(&["EVAL", script, "1", "tb"]).unwrap().to_string();
+        assert!(refused.starts_with("[0, 1, 0, "), "{refused}");
+        assert!(s.shown("TB.INFO tb").contains("\"debt\", 0"));
+        // An admission there says how long the caller has to wait.
+        let admitted = s.at_once(&["MULTI", "LB.TAKE lb 9 1 60000 BLOCK", "EXEC"]);
+        assert!(admitted[2].starts_with("[[1, 9, 7, 0, 5"), "{admitted:?}");
+        assert_eq!(s.waiting(), 0);
+        // Nor for a client that must not be blocked.
+        assert_eq!(s.ready("q"), "0");
+    });
+}
+
+#[test]
+fn a_push_from_a_script_or_transaction_serves_who_waits() {
+    on_stage(|s| {
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.control.call(&["EVAL", "return redis.call('RQ.PUSH','q','m')", "1", "q"]).unwrap();
+        assert_eq!(client.payloads(), ["m"]);
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.at_once(&["MULTI", "RQ.PUSH q n", "EXEC"]);
+        assert_eq!(client.payloads(), ["n"]);
+        // What a transaction has taken back again serves nobody.
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
+        s.at_once(&["MULTI", "RQ.PUSH q gone ID x", "RQ.DEL q x", "EXEC"]);
+        assert!(client.waits());
+        s.at_once(&["MULTI", "RQ.PUSH q gone", "DEL q", "EXEC"]);
+        assert!(client.waits());
+        s.run("RQ.PUSH q m");
+        assert_eq!(client.payloads(), ["m"]);
+    });
+}
+
+#[test]
+fn ten_thousand_idle_waiters_leave_a_push_working() {
+    const FILES_TO_SPARE: u64 = 300;
+    let most = raise_open_files();
+    let waiters = most.saturating_sub(FILES_TO_SPARE).min(10_000);
+    if waiters < 10_000 {
+        say(&format!("only {waiters} idle waiters: the limit of open files is {most}"));
+    }
+    on_every_engine(|engine| {
+        let mut server =
+            Server::builder(engine).option("maxclients", "12000").option("tcp-backlog", "1024").start();
+        let control = server.raw();
+        let address = ("127.0.0.1", server.port());
+        let mut stage = Stage { control, server: Server::start(engine) };
+        // `stage` talks to the first server; its own is not needed.
+        let mut first = {
+            let mut wire = server.raw();
+            wire.send(&["RQ.CLAIM", "q", "BLOCK", "0"]).unwrap();
+            wire
+        };
+        stage.until_waiting(1);
+        let claim = b"*4\r\n$8\r\nRQ.CLAIM\r\n$1\r\nq\r\n$5\r\nBLOCK\r\n$1\r\n0\r\n";
+        let idle: Vec<TcpStream> = (1..waiters)
+            .map(|_| {
+                let mut wire = TcpStream::connect(address).expect("a connection");
+                wire.write_all(claim).expect("the server listens");
+                wire
+            })
+            .collect();
+        stage.until_waiting(waiters as i64);
+        stage.run("RQ.PUSH q m");
+        assert_eq!(payloads(&first.read().unwrap()), ["m"]);
+        assert_eq!(stage.waiting(), waiters as i64 - 1);
+        drop(idle);
+        stage.until_waiting(0);
+        assert_eq!(stage.shown("RQ.PUSH q n"), "\"2\"");
+        assert_eq!(stage.ready("q"), "1");
+        assert!(server.is_alive());
+    });
+}
+
+/// Raises the limit of open files as far as it goes, for this process and the servers it starts; answers it.
+fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain system calls on a struct on the stack.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+    }
+    limit.rlim_cur
+}
+
+// ---------------------------------------------------------------- limiters
+
+#[test]
+fn a_blocked_take_is_answered_when_its_tokens_are_there() {
+    on_stage(|s| {
+        s.run("TB.TAKE k 10 10 1000 COST 10");
+        let begin = Instant::now();
+        let mut client = s.client();
+        client.send("TB.TAKE k 10 10 1000 COST 2 BLOCK 1000");
+        let told = numbers(&client.told());
+        let waited = begin.elapsed();
+        assert_eq!((told[0], told[1], told[3]), (2, 10, 0));
+        assert!(
+            waited >= Duration::from_millis(150) && waited < Duration::from_millis(200) + LATE,
+            "{waited:?}"
+        );
+        // Longer than it may wait, or never: refused at once, and nothing is booked.
+        client.send("TB.TAKE k 10 10 1000 COST 10 BLOCK 5");
+        assert_eq!(numbers(&client.told())[0], 0);
+        client.send("TB.TAKE k 10 10 1000 COST 11 BLOCK 5");
+        assert_eq!(numbers(&client.told())[3], -1);
+        assert_eq!(s.waiting(), 0);
+    });
+}
+
+#[test]
+fn those_who_wait_for_tokens_are_served_in_the_order_they_came() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        s.run("TB.TAKE k 10 1 100 COST 10");
+        let mut dear = s.waiter("TB.TAKE k 10 1 100 COST 5 BLOCK 60000");
+        let mut cheap = s.waiter("TB.TAKE k 10 1 100 BLOCK 60000");
+        assert_eq!(s.shown("TB.TAKE k 10 1 100"), "[0, 10, 0, 700, 700, 1600]", "what is free reads 0");
+        s.run("SLUICE.CLOCK ADVANCE 499");
+        assert!(dear.waits() && cheap.waits());
+        s.run("SLUICE.CLOCK ADVANCE 1");
+        assert_eq!(dear.told().to_string(), "[5, 10, 0, 0, 200, 1100]");
+        assert!(cheap.waits());
+        s.run("SLUICE.CLOCK ADVANCE 100");
+        assert_eq!(cheap.told().to_string(), "[1, 10, 0, 0, 100, 1000]");
+    });
+}
+
+#[test]
+fn a_waiter_of_a_limiter_that_goes_away_gives_back_what_it_had_booked() {
+    on_stage(|s| {
+        for how in ["close", "CLIENT KILL ID $", "CLIENT UNBLOCK $ ERROR", "CLIENT UNBLOCK $ TIMEOUT"] {
+            s.run("FLUSHALL");
+            s.run("SLUICE.CLOCK SET 1900000000000");
+            s.run("TB.TAKE tb 10 1 1000 COST 10");
+            s.run("LB.TAKE lb 10 1 1000 COST 2");
+            let (bucket, leaky) = (s.shown("TB.PEEK tb 10 1 1000"), s.shown("LB.PEEK lb 10 1 1000"));
+            let taker = s.waiter("TB.TAKE tb 10 1 1000 COST 5 BLOCK 60000");
+            let mut next = s.waiter("TB.TAKE tb 10 1 1000 COST 1 BLOCK 60000");
+            let pourer = s.waiter("LB.TAKE lb 10 1 1000 COST 3 BLOCK");
+            assert_ne!(s.shown("LB.PEEK lb 10 1 1000"), leaky);
+            for client in [taker, pourer] {
+                if how == "close" {
+                    drop(client);
+                } else {
+                    s.run(&how.replace('$', &client.id.to_string()));
+                }
+            }
+            s.until_waiting(1);
+            eventually("the place to be given back", || s.shown("LB.PEEK lb 10 1 1000") == leaky);
+            // Who stood behind moves up: its token is there after a second, not after six.
+            s.run("SLUICE.CLOCK ADVANCE 1000");
+            assert_eq!(numbers(&next.told())[0], 1, "{how}");
+            s.run("TB.REFUND tb 1");
+            s.run("SLUICE.CLOCK SET 1900000000000");
+            assert_eq!(s.shown("TB.PEEK tb 10 1 1000"), bucket, "{how}");
+        }
+    });
+}
+
+#[test]
+fn a_waiter_of_a_limiter_whose_time_is_over_is_told_a_refusal() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        // As if it had not waited: the tokens are booked no more.
+        s.run("TB.TAKE tb 10 1 1000 COST 10");
+        let mut ahead = s.waiter("TB.TAKE tb 10 1 1000 COST 2 BLOCK 60000");
+        let mut client = s.waiter("TB.TAKE tb 10 1 1000 COST 5 BLOCK 60000");
+        let id = client.id;
+        assert_eq!(s.shown(&format!("CLIENT UNBLOCK {id} TIMEOUT")), "1");
+        let told = client.told().to_string();
+        assert_eq!(told, "[0, 10, 0, 7000, 3000, 12000]", "granted none, and two are booked ahead");
+        assert_eq!(s.shown("TB.PEEK tb 10 1 1000 COST 5"), told);
+        assert!(ahead.waits());
+
+        // Also when a pinned bucket took other limits meanwhile, and when limits came with the call.
+        s.run("TB.SET pinned 10 1 1000");
+        s.run("TB.TAKE pinned COST 10");
+        let mut client = s.waiter("TB.TAKE pinned COST 5 BLOCK 60000");
+        s.run("TB.SET pinned 20 1 1000");
+        let id = client.id;
+        s.run(&format!("CLIENT UNBLOCK {id}"));
+        assert_eq!(client.told().to_string(), s.shown("TB.PEEK pinned COST 5"));
+
+        // A ban: its rest.
+        s.run("TB.BAN banned 5000");
+        let mut client = s.waiter("TB.TAKE banned 10 1 1000 BLOCK 60000");
+        let id = client.id;
+        s.run(&format!("CLIENT UNBLOCK {id}"));
+        assert_eq!(client.told().to_string(), s.shown("TB.PEEK banned 10 1 1000"));
+
+        // A leaky bucket had admitted it, so there is room: it may ask again at once, but a refusal never says 0.
+        s.run("LB.TAKE lb 10 1 1000 COST 2");
+        let mut client = s.waiter("LB.TAKE lb 10 1 1000 COST 3 BLOCK");
+        let id = client.id;
+        s.run(&format!("CLIENT UNBLOCK {id} TIMEOUT"));
+        assert_eq!(client.told().to_string(), "[0, 10, 8, 1, 2000, 2000]");
+        assert_eq!(s.shown("LB.PEEK lb 10 1 1000 COST 3"), "[3, 10, 5, 0, 2000, 5000]");
+        assert_eq!(s.waiting(), 1);
+    });
+}
+
+#[test]
+fn changes_of_the_key_serve_or_decide_anew_those_who_wait_for_tokens() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        // What is booked is theirs, and a missing key is full.
+        for gone in [
+            "DEL k",
+            "UNLINK k",
+            "TB.RESET k",
+            "FLUSHALL",
+            "FLUSHDB",
+            "FLUSHALL ASYNC",
+            "SET k x",
+            "DEBUG RELOAD",
+        ] {
+            s.run("DEL k");
+            s.run("TB.TAKE k 10 1 1000 COST 10");
+            let mut client = s.waiter("TB.TAKE k 10 1 1000 COST 5 BLOCK 60000");
+            let mut other = s.waiter("TB.TAKE k 10 1 1000 COST 1 BLOCK 60000");
+            s.run(gone);
+            assert_eq!(client.told().to_string(), "[5, 10, 10, 0, 0, 0]", "{gone}");
+            assert_eq!(other.told().to_string(), "[1, 10, 10, 0, 0, 0]", "{gone}");
+            assert_eq!(s.waiting(), 0);
+        }
+        // More, or sooner, by new limits.
+        s.run("DEL k");
+        s.run("TB.TAKE k 10 1 1000 COST 10");
+        let mut client = s.waiter("TB.TAKE k 10 1 1000 COST 5 BLOCK 60000");
+        s.run("TB.SET k 10 1 10");
+        assert!(client.waits());
+        s.run("SLUICE.CLOCK ADVANCE 50");
+        assert_eq!(numbers(&client.told())[0], 5);
+        let mut client = s.waiter("TB.TAKE k COST 5 BLOCK 60000");
+        s.run("TB.SET k 10 1 10 LEVEL FULL");
+        assert_eq!(numbers(&client.told())[0], 5);
+        // A refund.
+        let mut client = s.waiter("TB.TAKE k COST 8 BLOCK 60000");
+        s.run("TB.REFUND k 8");
+        assert_eq!(numbers(&client.told())[0], 8);
+    });
+}
+
+#[test]
+fn changes_of_the_key_let_go_those_who_wait_at_a_leaky_bucket() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        for gone in ["DEL k", "LB.RESET k", "FLUSHALL", "SET k x", "DEBUG RELOAD"] {
+            s.run("DEL k");
+            s.run("LB.TAKE k 10 1 1000 COST 5");
+            let mut client = s.waiter("LB.TAKE k 10 1 1000 COST 2 BLOCK");
+            s.run(gone);
+            assert_eq!(client.told().to_string(), "[2, 10, 10, 0, 0, 0]", "{gone}");
+        }
+        // Its instant was fixed when it was admitted.
+        s.run("DEL k");
+        s.run("LB.SET k 10 1 1000");
+        s.run("LB.TAKE k COST 5");
+        let mut client = s.waiter("LB.TAKE k COST 2 BLOCK");
+        s.run("LB.SET k 10 1 1");
+        s.run("SLUICE.CLOCK ADVANCE 4999");
+        assert!(client.waits());
+        s.run("SLUICE.CLOCK ADVANCE 1");
+        assert_eq!(client.told().to_string(), "[2, 10, 10, 0, 0, 0]");
+    });
+}
+
+#[test]
+fn who_waits_at_a_limiter_stays_with_it_when_it_moves() {
+    on_stage(|s| {
+        for there in ["RENAME k other", "MOVE k 5", "SWAPDB 0 5", "RENAMENX k other"] {
+            s.run("FLUSHALL");
+            s.run("SLUICE.CLOCK SET 1900000000000");
+            s.run("TB.TAKE k 10 1 1000 COST 10");
+            let mut taker = s.waiter("TB.TAKE k 10 1 1000 COST 5 BLOCK 60000");
+            let gone = s.waiter("TB.TAKE k 10 1 1000 COST 1 BLOCK 60000");
+            s.run(there);
+            assert!(taker.waits(), "{there}");
+            // A departure is found there, too.
+            s.run(&format!("CLIENT KILL ID {}", gone.id));
+            s.until_waiting(1);
+            s.run("SLUICE.CLOCK ADVANCE 4999");
+            assert!(taker.waits(), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 1");
+            assert_eq!(taker.told().to_string(), "[5, 10, 0, 0, 1000, 10000]", "{there}");
+
+            s.run("FLUSHALL");
+            s.run("LB.TAKE k 10 1 1000 COST 5");
+            let mut pourer = s.waiter("LB.TAKE k 10 1 1000 COST 2 BLOCK");
+            s.run(there);
+            s.run("SLUICE.CLOCK ADVANCE 4999");
+            assert!(pourer.waits(), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 1");
+            assert_eq!(pourer.told().to_string(), "[2, 10, 8, 0, 0, 2000]", "{there}");
+        }
+        // A copy has the level, not the line.
+        s.run("FLUSHALL");
+        s.run("TB.TAKE k 10 1 1000 COST 10");
+        let mut taker = s.waiter("TB.TAKE k 10 1 1000 COST 5 BLOCK 60000");
+        s.run("COPY k copy");
+        assert_eq!(s.shown("TB.PEEK copy 10 1 1000"), s.shown("TB.PEEK k 10 1 1000"));
+        s.run("TB.RESET copy");
+        assert!(taker.waits());
+    });
+}
+
+#[test]
+fn a_limiter_overwritten_by_a_renamed_one_serves_who_waits() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        s.run("TB.TAKE k 10 1 1000 COST 10");
+        s.run("TB.TAKE other 10 1 1000 COST 9");
+        let mut over = s.waiter("TB.TAKE k 10 1 1000 COST 5 BLOCK 60000");
+        let mut moved = s.waiter("TB.TAKE other 10 1 1000 COST 3 BLOCK 60000");
+        s.run("RENAME other k");
+        assert_eq!(over.told().to_string(), "[5, 10, 10, 0, 0, 0]");
+        assert!(moved.waits());
+        s.run("SLUICE.CLOCK ADVANCE 2000");
+        assert_eq!(numbers(&moved.told())[0], 3);
+    });
+}
+
+#[test]
+fn three_hundred_at_once_leave_a_leaky_bucket_evenly_spaced() {
+    const ADMITTED: usize = 200;
+    on_stage(|s| {
+        let mut clients: Vec<Client> = (0..300).map(|_| s.client()).collect();
+        s.run("LB.SET k 200 500 1000");
+        let begin = Instant::now();
+        for client in &mut clients {
+            client.send("LB.TAKE k 200 500 1000 BLOCK");
+        }
+        let sent = begin.elapsed();
+        let mut instants: Vec<Duration> = Vec::new();
+        let mut refused = 0;
+        for client in &mut clients {
+            let told = numbers(&client.told());
+            if told[0] == 0 {
+                assert!((1..=2).contains(&told[3]), "{told:?}");
+                refused += 1;
+            } else {
+                assert_eq!((told[0], told[1], told[3], told[4]), (1, 200, 0, 0));
+                instants.push(begin.elapsed());
+            }
+        }
+        // While they were sent some leaked: one every 2 ms.
+        let leaked = sent.as_millis() as usize / 2 + 1;
+        assert!((ADMITTED..=ADMITTED + leaked).contains(&instants.len()), "{} in {sent:?}", instants.len());
+        assert_eq!(refused + instants.len(), 300);
+        // The i-th goes on 2 i ms after the first: never sooner, and not much later.
+        for (i, at) in instants.iter().enumerate() {
+            let due = Duration::from_millis(2 * i as u64);
+            assert!(*at + Duration::from_millis(2) >= due, "the {i}-th after {at:?}");
+            assert!(*at < due + sent + LATE, "the {i}-th after {at:?}");
+        }
+        s.until_waiting(0);
+    });
+}
