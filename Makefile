@@ -43,7 +43,7 @@ lint: tools ## Check format, lints, documentation and (if cargo-deny is there) d
 	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "cargo-deny is not installed: dependencies not checked"; fi
 
 bench: servers build ## Measure: the engine alone, and the module in a server beside Redis's own commands
-	cargo bench
+	cargo bench --bench engine --bench server
 
 servers: ## Fetch the engines that the tests run on into .servers/
 	@.ci/setup redis-server python3

@@ -6,205 +6,14 @@
 
 mod common;
 
-use common::{RawConnection, Reply, Server, eventually, eventually_some, on_every_engine, say};
+use common::stage::{Client, Stage, numbers, on_stage, on_stage_with, payloads, receipt, words};
+use common::{Reply, Server, eventually, on_every_engine, say};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A client that has heard nothing for so long goes on waiting.
-const QUIET: Duration = Duration::from_millis(25);
-
 /// What is to happen at an instant happens this much later at most: generous, for a machine with other things to do.
 const LATE: Duration = Duration::from_millis(500);
-
-/// A server, and the connection that does everything but wait.
-struct Stage {
-    server: Server,
-    control: RawConnection,
-}
-
-/// Runs a test on a server of its own on every engine; the module must not have caught a panic of its own.
-#[track_caller]
-fn on_stage(test: impl Fn(&mut Stage)) {
-    on_every_engine(|engine| {
-        let server = Server::builder(engine).option("hz", "100").start();
-        let control = server.raw();
-        let mut stage = Stage { server, control };
-        test(&mut stage);
-        assert_eq!(stage.field("panics_caught"), 0);
-    });
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-impl Stage {
-    /// Runs a command that must not fail.
-    #[track_caller]
-    fn run(&mut self, line: &str) -> Reply {
-        let reply = self.control.call(&words(line)).expect("the server answers");
-        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply}");
-        reply
-    }
-
-    /// The reply of a command as text.
-    #[track_caller]
-    fn shown(&mut self, line: &str) -> String {
-        self.run(line).to_string()
-    }
-
-    #[track_caller]
-    fn error(&mut self, line: &str) -> String {
-        match self.control.call(&words(line)).expect("the server answers") {
-            Reply::Error(text) => text,
-            other => panic!("{line}: wanted an error, got {other}"),
-        }
-    }
-
-    /// Sends commands in one piece, then reads all their replies.
-    #[track_caller]
-    fn at_once(&mut self, lines: &[&str]) -> Vec<String> {
-        let mut bytes = Vec::new();
-        for line in lines {
-            let line = words(line);
-            bytes.extend_from_slice(format!("*{}\r\n", line.len()).as_bytes());
-            for word in line {
-                bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-            }
-        }
-        self.control.send_bytes(&bytes).expect("the server listens");
-        lines.iter().map(|_| self.control.read().expect("the server answers").to_string()).collect()
-    }
-
-    /// A number of `INFO sluice`.
-    #[track_caller]
-    fn field(&mut self, name: &str) -> i64 {
-        let Reply::Bytes(info) = self.run("INFO sluice") else { panic!("INFO is text") };
-        let info = String::from_utf8_lossy(&info).into_owned();
-        let value = info.lines().find_map(|l| l.strip_prefix(&format!("sluice_{name}:")));
-        value
-            .and_then(|v| v.trim().parse().ok())
-            .unwrap_or_else(|| panic!("INFO has no sluice_{name}: {info}"))
-    }
-
-    fn waiting(&mut self) -> i64 {
-        self.field("blocked_clients")
-    }
-
-    #[track_caller]
-    fn until_waiting(&mut self, n: i64) {
-        eventually(&format!("{n} clients waiting"), || self.waiting() == n);
-    }
-
-    /// A connected client.
-    #[track_caller]
-    fn client(&mut self) -> Client {
-        let mut wire = self.server.raw();
-        let Ok(Reply::Int(id)) = wire.call(&["CLIENT", "ID"]) else { panic!("CLIENT ID is a number") };
-        Client { wire, id }
-    }
-
-    /// A client that waits for the reply to this command.
-    #[track_caller]
-    fn waiter(&mut self, line: &str) -> Client {
-        let mut client = self.client();
-        self.has_wait(&mut client, line);
-        client
-    }
-
-    #[track_caller]
-    fn has_wait(&mut self, client: &mut Client, line: &str) {
-        let before = self.waiting();
-        client.send(line);
-        eventually(&format!("{line} to wait"), || self.waiting() == before + 1);
-        assert!(client.waits(), "{line} was answered");
-    }
-
-    fn ready(&mut self, key: &str) -> String {
-        self.shown(&format!("RQ.LEN {key} READY"))
-    }
-
-    fn in_flight(&mut self, key: &str) -> String {
-        self.shown(&format!("RQ.LEN {key} INFLIGHT"))
-    }
-}
-
-struct Client {
-    wire: RawConnection,
-    id: i64,
-}
-
-impl Client {
-    fn send(&mut self, line: &str) {
-        self.wire.send(&words(line)).expect("the server listens");
-    }
-
-    /// Whether it has heard nothing.
-    fn waits(&mut self) -> bool {
-        self.wire.is_silent_for(QUIET)
-    }
-
-    /// The reply, waited for.
-    #[track_caller]
-    fn told(&mut self) -> Reply {
-        self.wire.read().expect("the client is answered")
-    }
-
-    /// The payloads of the messages it is told.
-    #[track_caller]
-    fn payloads(&mut self) -> Vec<String> {
-        payloads(&self.told())
-    }
-
-    #[track_caller]
-    fn refusal(&mut self) -> String {
-        match self.told() {
-            Reply::Error(text) => text,
-            other => panic!("wanted an error, got {other}"),
-        }
-    }
-
-    fn is_closed(mut self) -> bool {
-        self.wire.read().is_err()
-    }
-}
-
-#[track_caller]
-fn payloads(messages: &Reply) -> Vec<String> {
-    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
-    let payload = |message: &Reply| match message {
-        Reply::Array(fields) if fields.len() == 4 => match &fields[3] {
-            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            other => panic!("a payload is a string, not {other}"),
-        },
-        other => panic!("a message is four fields, not {other}"),
-    };
-    messages.iter().map(payload).collect()
-}
-
-/// The receipt of the first of these messages.
-#[track_caller]
-fn receipt(messages: &Reply) -> String {
-    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
-    match messages.first() {
-        Some(Reply::Array(fields)) => match &fields[1] {
-            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            other => panic!("a receipt is a string, not {other}"),
-        },
-        _ => panic!("there is no message"),
-    }
-}
-
-#[track_caller]
-fn numbers(reply: &Reply) -> Vec<i64> {
-    let Reply::Array(items) = reply else { panic!("wanted an array, got {reply}") };
-    let int = |item: &Reply| match item {
-        Reply::Int(n) => *n,
-        other => panic!("wanted a number, got {other}"),
-    };
-    items.iter().map(int).collect()
-}
 
 // ---------------------------------------------------------------- claims: waiting and waking
 
@@ -261,7 +70,7 @@ fn everything_that_makes_a_message_claimable_wakes_who_waits() {
         // The end of another's lease.
         s.run("RQ.PUSH lease back");
         s.run("RQ.CLAIM lease LEASE 80");
-        assert_eq!(s.waiter("RQ.CLAIM lease BLOCK 0").payloads(), ["back"]);
+        assert_eq!(s.asker("RQ.CLAIM lease BLOCK 0").payloads(), ["back"]);
 
         // NACK, REQUEUE.
         for give_back in ["RQ.NACK k RECEIPTS 1 $", "RQ.REQUEUE k ALL"] {
@@ -285,7 +94,7 @@ fn everything_that_makes_a_message_claimable_wakes_who_waits() {
         s.run("RQ.SET rate RATE 1 60 1");
         s.run("RQ.MPUSH rate 2 first second");
         s.run("RQ.CLAIM rate");
-        assert_eq!(s.waiter("RQ.CLAIM rate BLOCK 0").payloads(), ["second"]);
+        assert_eq!(s.asker("RQ.CLAIM rate BLOCK 0").payloads(), ["second"]);
 
         // A group freed, by an ack.
         s.run("RQ.SET group GROUPINFLIGHT 1");
@@ -302,12 +111,9 @@ fn everything_that_makes_a_message_claimable_wakes_who_waits() {
         s.run("RQ.RESUME pause");
         assert_eq!(client.payloads(), ["one"]);
         s.run("RQ.PUSH pause two");
-        let now = eventually_some("the clock", || match s.run("SLUICE.CLOCK") {
-            Reply::Int(ms) => Some(ms),
-            _ => None,
-        });
-        s.run(&format!("RQ.PAUSE pause CLAIM UNTIL {}", now + 80));
-        assert_eq!(s.waiter("RQ.CLAIM pause BLOCK 0").payloads(), ["two"]);
+        let until = s.now() + 80;
+        s.run(&format!("RQ.PAUSE pause CLAIM UNTIL {until}"));
+        assert_eq!(s.asker("RQ.CLAIM pause BLOCK 0").payloads(), ["two"]);
 
         // A change of settings.
         s.run("RQ.SET set MAXINFLIGHT 1");
@@ -588,43 +394,49 @@ fn a_waiter_that_goes_away_swallows_nothing() {
 #[test]
 fn a_waiter_that_goes_away_between_its_message_and_its_reply_swallows_nothing() {
     on_stage(|s| {
-        for options in ["LEASE 600000", "NOACK"] {
+        const BEFORE: &[&[&str]] = &[
+            &["CLIENT KILL ID $", "RQ.PUSH q m"],
+            &["MULTI", "CLIENT KILL ID $", "RQ.PUSH q m", "EXEC"],
+            &["MULTI", "RQ.PUSH q m", "CLIENT KILL ID $", "EXEC"],
+            &["CLIENT UNBLOCK $ ERROR", "RQ.PUSH q m"],
+            &["CLIENT UNBLOCK $", "RQ.PUSH q m"],
+        ];
+        const AFTER: &[&[&str]] = &[&["RQ.PUSH q m", "CLIENT KILL ID $"]];
+        // With NOACK a message is gone once it is handed out, whatever becomes of the reply.
+        for (options, cases) in [("LEASE 600000", [BEFORE, AFTER].concat()), ("NOACK", BEFORE.to_vec())] {
             let claim = format!("RQ.CLAIM q {options} BLOCK 0");
-            for between in [
-                &["RQ.PUSH q m", "CLIENT KILL ID $"][..],
-                &["MULTI", "RQ.PUSH q m", "CLIENT KILL ID $", "EXEC"],
-                &["MULTI", "CLIENT KILL ID $", "RQ.PUSH q m", "EXEC"],
-                &["CLIENT KILL ID $", "RQ.PUSH q m"],
-                &["CLIENT UNBLOCK $ ERROR", "RQ.PUSH q m"],
-                &["CLIENT UNBLOCK $", "RQ.PUSH q m"],
-            ] {
+            for case in cases {
                 s.run("DEL q");
                 let client = s.waiter(&claim);
                 let lines: Vec<String> =
-                    between.iter().map(|l| l.replace('$', &client.id.to_string())).collect();
+                    case.iter().map(|l| l.replace('$', &client.id.to_string())).collect();
                 s.at_once(&lines.iter().map(String::as_str).collect::<Vec<_>>());
-                eventually(&format!("the message is ready after {claim}, {between:?}"), || {
-                    s.ready("q") == "1"
-                });
-                assert_eq!((s.in_flight("q"), s.waiting()), ("0".into(), 0), "{claim}, {between:?}");
+                eventually(&format!("the message is ready after {claim}, {case:?}"), || s.ready("q") == "1");
+                assert_eq!((s.in_flight("q"), s.waiting()), ("0".into(), 0), "{claim}, {case:?}");
                 // It was never delivered: nothing is counted against it.
                 assert_eq!(payloads(&s.run("RQ.CLAIM q")), ["m"]);
                 let info = s.shown("RQ.GET q 1");
-                assert!(info.contains("\"failures\", 0, \"timeouts\", 0"), "{claim}, {between:?}: {info}");
+                assert!(info.contains("\"failures\", 0, \"timeouts\", 0"), "{claim}, {case:?}: {info}");
             }
         }
     });
 }
 
 #[test]
-fn a_waiter_that_was_served_in_the_same_moment_in_which_it_is_unblocked_is_told_its_message() {
+fn a_message_that_comes_in_the_moment_in_which_its_waiter_is_unblocked_is_told_or_ready_again() {
     on_stage(|s| {
-        for how in ["", "ERROR"] {
+        for how in ["TIMEOUT", "ERROR"] {
             s.run("DEL q");
             let mut client = s.waiter("RQ.CLAIM q BLOCK 0");
-            let id = client.id;
-            s.at_once(&["RQ.PUSH q m", &format!("CLIENT UNBLOCK {id} {how}")]);
-            // Whichever of the two the server lets win: the message is either told or ready again.
+            let unblock = format!("CLIENT UNBLOCK {} {how}", client.id);
+            s.at_once(&["RQ.PUSH q m", &unblock]);
+            eventually("the message is somewhere", || s.in_flight("q") == "1" || s.ready("q") == "1");
+            // Redis 7.0 forgets to answer a module's client that is unblocked as by a timeout while its reply is on the way.
+            if client.waits() {
+                assert_eq!((s.server.engine().name.as_str(), how), ("redis-7.0", "TIMEOUT"));
+                eventually("the message is ready", || s.ready("q") == "1");
+                continue;
+            }
             match client.told() {
                 Reply::Array(messages) => {
                     assert_eq!(payloads(&Reply::Array(messages)), ["m"]);
@@ -836,6 +648,7 @@ fn next_acks_at_once_and_then_waits() {
 #[test]
 fn nothing_blocks_inside_a_transaction_or_a_script() {
     on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
         s.run("TB.TAKE tb 1 1 60000");
         s.run("LB.TAKE lb 9 1 60000");
         for (line, told) in [
@@ -859,9 +672,8 @@ fn nothing_blocks_inside_a_transaction_or_a_script() {
         assert!(s.shown("TB.INFO tb").contains("\"debt\", 0"));
         // An admission there says how long the caller has to wait.
         let admitted = s.at_once(&["MULTI", "LB.TAKE lb 9 1 60000 BLOCK", "EXEC"]);
-        assert!(admitted[2].starts_with("[[1, 9, 7, 0, 5"), "{admitted:?}");
+        assert!(admitted[2].starts_with("[[1, 9, 7, 0, 60000, "), "{admitted:?}");
         assert_eq!(s.waiting(), 0);
-        // Nor for a client that must not be blocked.
         assert_eq!(s.ready("q"), "0");
     });
 }
@@ -895,18 +707,11 @@ fn ten_thousand_idle_waiters_leave_a_push_working() {
         say(&format!("only {waiters} idle waiters: the limit of open files is {most}"));
     }
     on_every_engine(|engine| {
-        let mut server =
+        let server =
             Server::builder(engine).option("maxclients", "12000").option("tcp-backlog", "1024").start();
-        let control = server.raw();
         let address = ("127.0.0.1", server.port());
-        let mut stage = Stage { control, server: Server::start(engine) };
-        // `stage` talks to the first server; its own is not needed.
-        let mut first = {
-            let mut wire = server.raw();
-            wire.send(&["RQ.CLAIM", "q", "BLOCK", "0"]).unwrap();
-            wire
-        };
-        stage.until_waiting(1);
+        let mut stage = Stage::on(server);
+        let mut first = stage.waiter("RQ.CLAIM q BLOCK 0");
         let claim = b"*4\r\n$8\r\nRQ.CLAIM\r\n$1\r\nq\r\n$5\r\nBLOCK\r\n$1\r\n0\r\n";
         let idle: Vec<TcpStream> = (1..waiters)
             .map(|_| {
@@ -917,13 +722,13 @@ fn ten_thousand_idle_waiters_leave_a_push_working() {
             .collect();
         stage.until_waiting(waiters as i64);
         stage.run("RQ.PUSH q m");
-        assert_eq!(payloads(&first.read().unwrap()), ["m"]);
+        assert_eq!(first.payloads(), ["m"]);
         assert_eq!(stage.waiting(), waiters as i64 - 1);
         drop(idle);
         stage.until_waiting(0);
         assert_eq!(stage.shown("RQ.PUSH q n"), "\"2\"");
         assert_eq!(stage.ready("q"), "1");
-        assert!(server.is_alive());
+        assert_eq!(stage.field("panics_caught"), 0);
     });
 }
 
@@ -1093,6 +898,7 @@ fn changes_of_the_key_serve_or_decide_anew_those_who_wait_for_tokens() {
         s.run("TB.SET k 10 1 10 LEVEL FULL");
         assert_eq!(numbers(&client.told())[0], 5);
         // A refund.
+        s.run("TB.DRAIN k");
         let mut client = s.waiter("TB.TAKE k COST 8 BLOCK 60000");
         s.run("TB.REFUND k 8");
         assert_eq!(numbers(&client.told())[0], 8);
@@ -1160,6 +966,125 @@ fn who_waits_at_a_limiter_stays_with_it_when_it_moves() {
         s.run("TB.RESET copy");
         assert!(taker.waits());
     });
+}
+
+#[test]
+fn who_waits_for_a_permit_or_at_a_gate_stays_with_it_when_it_moves() {
+    on_stage(|s| {
+        for there in ["RENAME k other", "MOVE k 5", "SWAPDB 0 5"] {
+            s.run("FLUSHALL");
+            s.run("SLUICE.CLOCK SET 1900000000000");
+            s.run("SEM.ACQUIRE k 1 LEASE 5000");
+            let mut client = s.waiter("SEM.ACQUIRE k 1 LEASE 5000 BLOCK 60000");
+            let mut late = s.waiter("SEM.ACQUIRE k 1 BLOCK 7000");
+            s.run(there);
+            assert!(client.waits() && late.waits(), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 4999");
+            assert!(client.waits(), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 1");
+            assert!(client.told().to_string().starts_with("[1, 1, 0, 0, "), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 2000");
+            assert_eq!(late.told().to_string(), "[0, 1, 0, 3000, nil]", "{there}");
+
+            s.run("FLUSHALL");
+            s.run("GATE.SET k STAGE a TB 1 1 5000");
+            s.run("GATE.PASS k");
+            let mut client = s.waiter("GATE.PASS k BLOCK 60000");
+            s.run(there);
+            s.run("SLUICE.CLOCK ADVANCE 4999");
+            assert!(client.waits(), "{there}");
+            s.run("SLUICE.CLOCK ADVANCE 1");
+            assert!(client.told().to_string().starts_with("[1, 0, 0, "), "{there}");
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_a_permit_or_at_a_gate_that_goes_is_decided_anew() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        for gone in ["DEL k", "FLUSHALL", "FLUSHALL ASYNC"] {
+            s.run("SEM.ACQUIRE k 1 LEASE 60000");
+            let mut first = s.waiter("SEM.ACQUIRE k 1 LEASE 5000 BLOCK 60000");
+            let mut second = s.waiter("SEM.ACQUIRE k 1 LEASE 5000 BLOCK 60000");
+            s.run(gone);
+            assert!(
+                first.told().to_string().starts_with("[1, 1, 0, 0, "),
+                "{gone}: a missing key has all permits"
+            );
+            assert!(second.waits(), "{gone}: and the line begins anew");
+            s.run("SLUICE.CLOCK ADVANCE 5000");
+            assert!(second.told().to_string().starts_with("[1, 1, 0, 0, "), "{gone}");
+            s.run("DEL k");
+        }
+        s.run("GATE.SET g STAGE a TB 1 1 5000");
+        s.run("GATE.PASS g");
+        let mut client = s.waiter("GATE.PASS g BLOCK 60000");
+        s.run("DEL g");
+        assert_eq!(client.refusal(), "ERR no such gate: GATE.SET the key first");
+        assert_eq!(s.waiting(), 0);
+    });
+}
+
+#[test]
+fn who_waits_for_a_permit_or_at_a_gate_may_be_unblocked_or_go_away() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK SET 1900000000000");
+        s.run("SEM.ACQUIRE sem 1 LEASE 5000");
+        s.run("GATE.SET gate STAGE a TB 1 1 5000");
+        s.run("GATE.PASS gate");
+        for (line, refusal) in [
+            ("SEM.ACQUIRE sem 1 LEASE 9000 BLOCK 60000", "[0, 1, 0, 5000, nil]"),
+            ("GATE.PASS gate BLOCK 60000", "[0, 0, 5000, [\"a\"], nil, [[\"a\", 1, 0, 5000, 0, 5000]]]"),
+        ] {
+            let mut client = s.waiter(line);
+            s.run(&format!("CLIENT UNBLOCK {} TIMEOUT", client.id));
+            assert_eq!(client.told().to_string(), refusal);
+            s.has_wait(&mut client, line);
+            s.run(&format!("CLIENT UNBLOCK {} ERROR", client.id));
+            assert!(client.refusal().starts_with("UNBLOCKED "));
+            s.has_wait(&mut client, line);
+            s.run(&format!("CLIENT KILL ID {}", client.id));
+            drop(s.waiter(line));
+            s.until_waiting(0);
+        }
+        // Nothing is held for them: who comes when there is room again gets it.
+        s.run("SLUICE.CLOCK ADVANCE 5000");
+        assert!(s.shown("SEM.ACQUIRE sem 1").starts_with("[1, 1, 0, 0, "));
+        assert!(s.shown("GATE.PASS gate").starts_with("[1, 0, 0, "));
+    });
+}
+
+#[test]
+fn a_waiter_unblocked_while_writes_are_paused_is_refused_and_nothing_is_written() {
+    on_stage_with(
+        |builder| builder.option("appendonly", "yes").option("appendfsync", "no"),
+        |s| {
+            // Something is due at each key by the time the waiter is unblocked, and must wait until the pause is over.
+            s.run("TB.HOLD tb 2 1 600000 COST 2 TTL 80 ONEXPIRE REFUND");
+            s.run("SEM.ACQUIRE sem 2 LEASE 80");
+            s.run("SEM.ACQUIRE sem 2 LEASE 60000");
+            s.run("LB.TAKE lb 9 1 600000");
+            let mut waiters = [
+                s.waiter("TB.TAKE tb 2 1 600000 BLOCK 6000000"),
+                s.waiter("SEM.ACQUIRE sem 2 COUNT 2 BLOCK 600000"),
+                s.waiter("LB.TAKE lb 9 1 600000 BLOCK"),
+            ];
+            s.run("CLIENT PAUSE 60000 WRITE");
+            std::thread::sleep(Duration::from_millis(120));
+            for client in &mut waiters {
+                s.run(&format!("CLIENT UNBLOCK {} TIMEOUT", client.id));
+                let told = client.told().to_string();
+                let fields: Vec<&str> = told.split(", ").collect();
+                assert!(fields[0] == "[0" && fields[3].parse::<i64>().unwrap() > 0, "{told}");
+            }
+            s.run("CLIENT UNPAUSE");
+            // What they had booked is given back now, and what was due has happened.
+            eventually("the bucket to be full", || s.shown("TB.INFO tb") == "nil");
+            assert_eq!(s.shown("LB.PEEK lb 9 1 600000").split(", ").nth(2), Some("7"));
+            assert_eq!(s.shown("SEM.PEEK sem 2"), "[1, 2, 0, 0, nil]");
+        },
+    );
 }
 
 #[test]

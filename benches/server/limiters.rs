@@ -83,7 +83,7 @@ pub fn run(bench: &mut Bench<'_>) {
         let subjects = bench.plan.million;
         load.call(&["HOT.SET", "hot", "10", "1", "60000", "MAXSUBJECTS", "2000000"]);
         load.call(&["HOT.SET", "hot1", "1000000000", "1", "60000"]);
-        load.units(subjects, 1, |i, out| hot_take(i, out));
+        load.units(subjects, 1, hot_take);
         rows.push(Row::same("HOT.TAKE, one subject", &["HOT.TAKE", "hot1", "subject:1"], "*6\r\n:1"));
         rows.push(Row::new("HOT.TAKE, any of a million subjects", move |load, n| {
             load.units(n, 1, |i, out| hot_take(crate::keys::scattered(i, subjects), out));

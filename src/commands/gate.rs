@@ -12,11 +12,11 @@ use crate::engine::token_bucket::TokenBucket;
 use crate::server::answers;
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, is, once};
-use crate::server::block::{self, Decided};
+use crate::server::block::{self, Asked, Decided};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::Opened;
+use crate::server::key::{self, Opened};
 use crate::server::{clock, stats};
 use std::rc::Rc;
 
@@ -202,13 +202,19 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
     let until = call.now().saturating_add(ms * MS);
     block::run(
         call,
-        Rc::new(move |ctx, ticket| {
+        Rc::new(move |ctx, asked| {
+            if asked == Asked::Over {
+                let peek = |gate: &Gate| is_set(Some(gate)).map(|g| g.peek(cost, max_wait, clock::now()));
+                let pass = key::look(ctx, &name, peek)??;
+                stats::decision(Family::Gate, pass.granted > 0);
+                return Ok(Decided::Told(answers::pass(&pass)));
+            }
             let mut key = Opened::<Gate>::named(ctx, &name)?;
             is_set(key.existing())?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (gate, journal) = key.parts();
-            let pass = clock::with_fencing(|f| match ticket.filter(|_| left > 0) {
+            let pass = clock::with_fencing(|f| match asked.ticket().filter(|_| left > 0) {
                 Some(ticket) => gate.pass_or_wait(cost, max_wait, left, ticket, now, f, journal),
                 None => Some(gate.pass(cost, max_wait, now, f, journal)),
             });

@@ -1,18 +1,17 @@
 //! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide: engine/leaky_bucket.
 
-use super::limits::{decided, inline_limits, limits};
+use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::Limits;
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::{Family, Object};
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Decided};
+use crate::server::block::{self, Asked, Decided};
 use crate::server::call::Call;
+use crate::server::clock;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::Opened;
-use crate::server::reply::Tree;
-use crate::server::stats;
+use crate::server::key::{self, Opened};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -119,24 +118,34 @@ fn take_blocking(
     let name = OwnedString::new(call.arg(1));
     block::run(
         call,
-        Rc::new(move |ctx, ticket| {
+        Rc::new(move |ctx, asked| {
+            if asked == Asked::Over {
+                let peek = |bucket: &LeakyBucket| bucket.peek(limits, cost, max_wait, clock::now());
+                return Ok(told(Family::LeakyBucket, &refused(key::look(ctx, &name, peek)??)));
+            }
             let mut key = Opened::<LeakyBucket>::named(ctx, &name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
-            let answer = match ticket {
+            let answer = match asked.ticket() {
                 Some(ticket) => bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal)?,
                 None => Some(bucket.take(limits, cost, max_wait, now, journal)?),
             };
             let address = key.finish();
             Ok(match answer {
-                Some(six) => {
-                    stats::decision(Family::LeakyBucket, six[0] > 0);
-                    Decided::Told(Tree::ints(&six))
-                }
+                Some(six) => told(Family::LeakyBucket, &six),
                 None => Decided::Waits(address),
             })
         }),
     )
+}
+
+/// What a client is told that gave its place back before its turn came. There may be room, but a refusal never says 0.
+fn refused([granted, capacity, free, retry, wait, drained]: [i64; 6]) -> [i64; 6] {
+    if granted > 0 {
+        [0, capacity, free + granted, 1, wait, wait]
+    } else {
+        [0, capacity, free, retry, wait, drained]
+    }
 }
 
 fn peek(call: &Call<'_>) -> Result<(), Error> {

@@ -3,8 +3,10 @@
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::object::Family;
 use crate::server::args::Args;
+use crate::server::block::Decided;
 use crate::server::call::Call;
 use crate::server::error::Error;
+use crate::server::reply::Tree;
 use crate::server::stats;
 
 /// `capacity tokens period`, required.
@@ -29,6 +31,12 @@ impl From<NoLimits> for Error {
     fn from(_: NoLimits) -> Self {
         Self::new("ERR no limits: give capacity tokens period, or TB.SET the key first")
     }
+}
+
+/// A decision as the reply of a client that may be blocked, counted.
+pub fn told(family: Family, six: &[i64; 6]) -> Decided {
+    stats::decision(family, six[0] > 0);
+    Decided::Told(Tree::ints(six))
 }
 
 /// Replies to a decision and counts it.

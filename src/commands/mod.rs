@@ -5,6 +5,7 @@
 
 mod cl;
 mod gate;
+mod hot;
 mod lb;
 mod limits;
 mod module;
@@ -24,6 +25,7 @@ pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
     lb::register(registrar)?;
     sem::register(registrar)?;
     gate::register(registrar)?;
+    hot::register(registrar)?;
     rq_table::register(registrar)?;
     module::register(registrar)?;
     if config::cl_throttle() {

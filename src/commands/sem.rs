@@ -6,11 +6,11 @@ use crate::engine::time::{MS, ceil_ms};
 use crate::server::answers::{self, NO_LIMIT};
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Decided};
+use crate::server::block::{self, Asked, Decided};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::Opened;
+use crate::server::key::{self, Opened};
 use crate::server::{clock, stats};
 use std::rc::Rc;
 
@@ -149,13 +149,19 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
     let until = call.now().saturating_add(ms * MS);
     block::run(
         call,
-        Rc::new(move |ctx, ticket| {
+        Rc::new(move |ctx, asked| {
+            if asked == Asked::Over {
+                let peek = |semaphore: &Semaphore| semaphore.peek(limit, count, clock::now());
+                let permit = key::look(ctx, &name, peek)?.map_err(|_| NO_LIMIT)?;
+                count_decision(&permit);
+                return Ok(Decided::Told(answers::permit(&permit)));
+            }
             let ask = Ask { limit, count, lease_ms, owner: &owner };
             let mut key = Opened::<Semaphore>::named(ctx, &name)?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (semaphore, journal) = key.parts();
-            let permit = clock::with_fencing(|f| match ticket.filter(|_| left > 0) {
+            let permit = clock::with_fencing(|f| match asked.ticket().filter(|_| left > 0) {
                 Some(ticket) => semaphore.acquire_or_wait(ask, left, ticket, now, f, journal),
                 None => semaphore.acquire(ask, now, f, journal).map(Some),
             });

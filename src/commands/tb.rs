@@ -1,17 +1,16 @@
 //! `TB.*`: the token bucket. What the commands mean: docs/commands/tb.md; how they decide: engine/token_bucket.
 
-use super::limits::{decided, inline_limits, limits};
-use crate::engine::bucket::{Limits, Policy};
+use super::limits::{decided, inline_limits, limits, told};
+use crate::engine::bucket::{Limits, NoLimits, Policy};
 use crate::engine::object::{Family, Object};
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
 use crate::server::api::OwnedString;
 use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
-use crate::server::block::{self, Decided};
+use crate::server::block::{self, Asked, Decided};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::Opened;
-use crate::server::reply::Tree;
+use crate::server::key::{self, Opened};
 use crate::server::{clock, stats};
 use std::rc::Rc;
 
@@ -168,24 +167,36 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
     let name = OwnedString::new(call.arg(1));
     block::run(
         call,
-        Rc::new(move |ctx, ticket| {
+        Rc::new(move |ctx, asked| {
+            if asked == Asked::Over {
+                let six = key::look(ctx, &name, |bucket| refused(bucket, limits, cost))??;
+                return Ok(told(Family::TokenBucket, &six));
+            }
             let mut key = Opened::<TokenBucket>::named(ctx, &name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
-            let answer = match ticket {
+            let answer = match asked.ticket() {
                 Some(ticket) => bucket.take_or_book(limits, cost, ms, ticket, now, journal)?,
                 None => Some(bucket.take(limits, cost, Mode::Whole, now, journal)?),
             };
             let address = key.finish();
             Ok(match answer {
-                Some(six) => {
-                    stats::decision(Family::TokenBucket, six[0] > 0);
-                    Decided::Told(Tree::ints(&six))
-                }
+                Some(six) => told(Family::TokenBucket, &six),
                 None => Decided::Waits(address),
             })
         }),
     )
+}
+
+/// What a client is told whose time was cut short. Its tokens may be there and only writes be paused, but a refusal never says 0.
+fn refused(bucket: &TokenBucket, limits: Option<Limits>, cost: i64) -> Result<[i64; 6], NoLimits> {
+    let now = clock::now();
+    let six = bucket.peek(limits, cost, now)?;
+    if six[0] == 0 {
+        return Ok(six);
+    }
+    let [_, limit, remaining, _, next, reset] = bucket.look(limits, now)?;
+    Ok([0, limit, remaining, 1, next, reset])
 }
 
 fn peek(call: &Call<'_>) -> Result<(), Error> {

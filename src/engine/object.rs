@@ -94,6 +94,11 @@ pub trait Object: Sized + 'static {
         let _ = into;
     }
 
+    /// How many clients wait on it.
+    fn waiting(&self) -> usize {
+        0
+    }
+
     /// Takes all who wait, in order, with what each is to be told if the object is gone (None: its command is decided anew).
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         Vec::new()

@@ -15,6 +15,15 @@ pub fn tree(answer: Answer) -> Tree {
     }
 }
 
+pub fn granted(answer: &Answer) -> bool {
+    match answer {
+        Answer::Six(six) => six[0] > 0,
+        Answer::Permit(permit) => permit.granted > 0,
+        Answer::Pass(pass) => pass.granted > 0,
+        Answer::NoLimits => false,
+    }
+}
+
 /// A semaphore's limit was left out, and nobody knows one.
 pub const NO_LIMIT: Error = Error::new("ERR no limits: give a limit, or SEM.SET the key first");
 

@@ -43,7 +43,7 @@ pub fn missing() -> Vec<&'static str> {
     need!(
         RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free RedisModule_CreateCommand
         RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
-        RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire
+        RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire RedisModule_GetExpire
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
         RedisModule_NotifyKeyspaceEvent RedisModule_BlockClient RedisModule_UnblockClient RedisModule_SetDisconnectCallback
         RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData RedisModule_CreateTimer
@@ -190,12 +190,16 @@ impl<'a> Ctx<'a> {
         if before == db {
             return f();
         }
+        self.select(db);
+        let result = f();
+        self.select(before);
+        result
+    }
+
+    /// Selects a database.
+    pub fn select(self, db: c_int) {
         // SAFETY: a live context; a number out of range changes nothing.
         unsafe { rm!(RedisModule_SelectDb(self.raw, db)) };
-        let result = f();
-        // SAFETY: as above; `before` was selected until now.
-        unsafe { rm!(RedisModule_SelectDb(self.raw, before)) };
-        result
     }
 
     pub fn log(self, level: &CStr, text: &str) {

@@ -123,9 +123,22 @@ pub fn parse_int(text: &[u8]) -> Option<i64> {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),
     };
+    /// So many digits never overflow.
+    const SAFE: usize = 18;
     match digits {
         [b'0'] => (!negative).then_some(0),
-        [b'1'..=b'9', ..] if digits.len() <= 19 => digits.iter().try_fold(0i64, |n, d| {
+        [b'1'..=b'9', ..] if digits.len() <= SAFE => {
+            let mut n = 0i64;
+            for d in digits {
+                let d = d.wrapping_sub(b'0');
+                if d > 9 {
+                    return None;
+                }
+                n = n * 10 + i64::from(d);
+            }
+            Some(if negative { -n } else { n })
+        }
+        [b'1'..=b'9', ..] if digits.len() == SAFE + 1 => digits.iter().try_fold(0i64, |n, d| {
             let d = i64::from(d.checked_sub(b'0').filter(|d| *d <= 9)?);
             let n = n.checked_mul(10)?;
             if negative { n.checked_sub(d) } else { n.checked_add(d) }

@@ -13,8 +13,8 @@ use super::guard::shield;
 use super::main_thread::MainThread;
 use super::registry::Place;
 use super::reply::{Reply, Tree};
-use super::{answers, lines, timer};
-use crate::engine::object::Object;
+use super::{answers, lines, stats, timer};
+use crate::engine::object::{Family, Object};
 use crate::engine::queue::Receipt;
 use crate::engine::waiting::{Answer, Ticket};
 use hashbrown::HashMap;
@@ -29,9 +29,28 @@ pub enum Decided {
     Waits(usize),
 }
 
-/// Decides a limiter's command: under a ticket the client may come to wait, without one it is told at once. Asked again when the object it waited on
-/// is gone, or when its time is cut short.
-pub type Decide = Rc<dyn Fn(Ctx<'_>, Option<Ticket>) -> Result<Decided, Error>>;
+/// How a limiter's command is asked what it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The client may come to wait, under this ticket. Asked again when the object it waited on is gone.
+    Held(Ticket),
+    /// It is told at once.
+    AtOnce,
+    /// Its time was cut short: it is told a refusal, and nothing is changed.
+    Over,
+}
+
+impl Asked {
+    pub fn ticket(self) -> Option<Ticket> {
+        match self {
+            Self::Held(ticket) => Some(ticket),
+            Self::AtOnce | Self::Over => None,
+        }
+    }
+}
+
+/// Decides a limiter's command.
+pub type Decide = Rc<dyn Fn(Ctx<'_>, Asked) -> Result<Decided, Error>>;
 
 /// What a client waits for.
 pub enum Waits {
@@ -75,13 +94,13 @@ pub fn ticket() -> Ticket {
 /// Runs a limiter's command whose reply may be held, where the context allows that.
 pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
     let ctx = call.context();
-    let ticket = call.may_block().then(ticket);
-    match (decide(ctx, ticket)?, ticket) {
-        (Decided::Waits(address), Some(ticket)) => {
+    let asked = if call.may_block() { Asked::Held(ticket()) } else { Asked::AtOnce };
+    match (decide(ctx, asked)?, asked) {
+        (Decided::Waits(address), Asked::Held(ticket)) => {
             block(ctx, ticket, 0, Waits::Limiter { db: ctx.db(), address, decide });
         }
         (Decided::Told(tree), _) => call.reply().tree(&tree),
-        (Decided::Waits(_), None) => return Err(Error::INTERNAL),
+        (Decided::Waits(_), _) => return Err(Error::INTERNAL),
     }
     Ok(())
 }
@@ -94,7 +113,7 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
     }) else {
         return;
     };
-    match ctx.in_db(db, || decide(ctx, Some(ticket))) {
+    match ctx.in_db(db, || decide(ctx, Asked::Held(ticket))) {
         Ok(Decided::Waits(to)) => WAITERS.with(|w| {
             if let Some(Waits::Limiter { address, .. }) = w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
                 *address = to;
@@ -139,7 +158,8 @@ fn remove(ticket: Ticket) -> Option<Waiter> {
 }
 
 /// Answers a client that waits on a limiter.
-pub fn answer(ticket: Ticket, answer: Answer) {
+pub fn answer(family: Family, ticket: Ticket, answer: Answer) {
+    stats::decision(family, answers::granted(&answer));
     send(ticket, answers::tree(answer), None);
 }
 
@@ -157,7 +177,7 @@ pub fn send(ticket: Ticket, reply: Tree, messages: Option<(Place, Vec<Receipt>)>
 pub fn orphaned<O: Object>(object: &mut O) {
     for (ticket, told) in object.orphans() {
         match told {
-            Some(told) => answer(ticket, told),
+            Some(told) => answer(O::FAMILY, ticket, told),
             None => chores::add(Chore::DecideAnew(ticket)),
         }
     }
@@ -215,11 +235,11 @@ unsafe extern "C" fn on_timeout(
                 match &waiter.waits {
                     Waits::Claim { over } => reply.tree(over),
                     Waits::Limiter { db, address, decide } => {
-                        // Cut short by CLIENT UNBLOCK: what it had booked goes back first, then it is told how things are.
+                        // Cut short by CLIENT UNBLOCK: what it had booked goes back first, if anything may be changed now.
                         if timer::ready(ctx) {
                             chores::depart(ctx, *address, ticket);
                         }
-                        match ctx.in_db(*db, || decide(ctx, None)) {
+                        match ctx.in_db(*db, || decide(ctx, Asked::Over)) {
                             Ok(Decided::Told(tree)) => reply.tree(&tree),
                             Ok(Decided::Waits(_)) => reply.nil_array(),
                             Err(error) => reply.error(&error),

@@ -10,7 +10,7 @@ use super::{block, clock, lines, propagate, timer};
 use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Subscribes to everything below. Only within `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
@@ -67,10 +67,32 @@ unsafe extern "C" fn on_key_event(
                 // SAFETY: the key is live.
                 lines::look_again(db, unsafe { bytes(key) });
             }
+            match event.to_bytes() {
+                b"move_from" => came_from(ctx.db()),
+                b"move_to" | b"copy_to" => go_back(ctx),
+                _ => {}
+            }
             super::api::OK
         },
         || super::api::OK,
     )
+}
+
+/// The database a key is being moved or copied out of; -1: not known.
+static ORIGIN: AtomicI32 = AtomicI32::new(-1);
+
+/// A key of this database is being moved or copied to another place.
+pub fn came_from(db: c_int) {
+    ORIGIN.store(db, Ordering::Relaxed);
+}
+
+/// Valkey 8.1 tells of a key's arrival in another database with the client itself, which it leaves there (valkey#4024), so that its next
+/// commands, or those of our master, would run in the wrong database: the client is sent back. Elsewhere the context is our own.
+fn go_back(ctx: Ctx<'_>) {
+    let db = ORIGIN.swap(-1, Ordering::Relaxed);
+    if db >= 0 {
+        ctx.select(db);
+    }
 }
 
 fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) {
@@ -106,6 +128,7 @@ unsafe extern "C" fn on_flush(
                 for (family, address) in registry::flush(db) {
                     for_family!(family, orphan(address));
                 }
+                lines::emptied(db);
             }
         },
         || (),
@@ -174,6 +197,7 @@ unsafe extern "C" fn on_load(
                 || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED
             {
                 clock::raise_fencing();
+                lines::look_again_all(-1);
                 // SAFETY: the context of a running callback.
                 timer::soon(unsafe { Ctx::new(ctx) });
             }

@@ -10,11 +10,12 @@ use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::Ordering;
 
 /// The families whose objects this build knows.
-pub const FAMILIES: [(Family, &str); 5] = [
+pub const FAMILIES: [(Family, &str); 6] = [
     (Family::TokenBucket, "tb"),
     (Family::LeakyBucket, "lb"),
     (Family::Semaphore, "sem"),
     (Family::Gate, "gate"),
+    (Family::Hot, "hot"),
     (Family::Queue, "rq"),
 ];
 

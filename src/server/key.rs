@@ -45,12 +45,19 @@ impl Handle {
     }
 }
 
+impl Handle {
+    fn close(&mut self) {
+        let handle = std::mem::replace(&mut self.0, std::ptr::null_mut());
+        if !handle.is_null() {
+            // SAFETY: opened by `open`, and closed once.
+            unsafe { rm!(RedisModule_CloseKey(handle)) }
+        }
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: opened by `open`, closed only here.
-            unsafe { rm!(RedisModule_CloseKey(self.0)) }
-        }
+        self.close();
     }
 }
 
@@ -92,6 +99,12 @@ pub unsafe fn read<O: Object, R>(
     Ok(f(handle.value::<O>()?.map(|v| unsafe { &(*v).object })))
 }
 
+/// Reads the object in a key by a name of our own, as it is; a blank one if there is no key.
+pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -> R) -> Result<R, Error> {
+    // SAFETY: `name` is live.
+    unsafe { read::<O, _>(ctx, name.raw(), |object| f(object.unwrap_or(&O::blank()))) }
+}
+
 /// What the server's memory of a key is called by: where it lives and how it is named.
 pub struct Opened<'a, O: Object> {
     ctx: Ctx<'a>,
@@ -105,7 +118,7 @@ pub struct Opened<'a, O: Object> {
     before: Counts,
     bytes_before: usize,
     event: Option<&'static CStr>,
-    committed: bool,
+    ended: bool,
 }
 
 type Counts = [u64; stats::MOST_EVENTS];
@@ -145,7 +158,7 @@ impl<'a, O: Object> Opened<'a, O> {
             before: [0; stats::MOST_EVENTS],
             bytes_before: 0,
             event: None,
-            committed: false,
+            ended: false,
         };
         opened.count_before();
         Ok(opened)
@@ -205,11 +218,13 @@ impl<'a, O: Object> Opened<'a, O> {
         self.now
     }
 
-    /// Has the change at hand take away the key's TTL, whoever gave it.
+    /// Takes away the key's TTL, whoever gave it.
     pub fn persist(&mut self) {
-        if !self.value.is_null() {
+        // SAFETY: an open key handle.
+        if !self.value.is_null() && unsafe { rm!(RedisModule_GetExpire(self.handle.0)) } >= 0 {
             // SAFETY: as in `existing`.
             unsafe { (*self.value).expires_ms = -1 };
+            self.journal.touch();
         }
     }
 
@@ -241,66 +256,74 @@ impl<'a, O: Object> Opened<'a, O> {
         self.event = Some(event);
     }
 
-    /// Ends the work on the key. Must be called; dropping without it would leave a change uncarried. Answers the address of the object (0: none).
+    /// Ends the work on the key, as dropping it does. Answers the address of the object (0: none).
     pub fn finish(mut self) -> usize {
+        self.end();
+        self.value as usize
+    }
+
+    /// All that follows what was decided. Once; on an error as well, as what was due has been applied by then.
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
         let answers = if self.existing().is_some() { self.parts().0.answers() } else { Vec::new() };
-        self.commit();
+        let changed = self.journal.changed();
+        if changed {
+            self.commit();
+        }
+        let mut after = self.before;
         if !self.value.is_null() {
             stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
-        }
-        let Self { ctx, name, handle, value, fresh, journal, before, event, now, .. } = self;
-        let wake = if value.is_null() {
-            None
-        } else {
             // SAFETY: the value of the key that is still open.
-            wake(unsafe { &(*value).object }, now)
-        };
-        if let Some(at) = wake {
-            // SAFETY: `name` is live.
-            registry::schedule(O::FAMILY, value as usize, at, || (ctx.db(), unsafe { bytes(name) }.into()));
-        }
-        let mut after = before;
-        if !O::EVENTS.is_empty() && journal.changed() {
-            if !value.is_null() {
-                // SAFETY: as above.
-                unsafe { &(*value).object }.counts(&mut after);
-            } else if let Some(fresh) = &fresh {
-                fresh.object.counts(&mut after);
+            let object = unsafe { &(*self.value).object };
+            if changed && !O::EVENTS.is_empty() {
+                object.counts(&mut after);
+            }
+            if let Some(at) = wake(object, self.now) {
+                let place = || {
+                    // SAFETY: `name` is live.
+                    (self.ctx.db(), unsafe { bytes(self.name) }.into())
+                };
+                registry::schedule(O::FAMILY, self.value as usize, at, place);
             }
         }
-        drop(handle);
+        // From here on other code may run and change the key.
+        self.handle.close();
         for (ticket, answer) in answers {
-            block::answer(ticket, answer);
+            block::answer(O::FAMILY, ticket, answer);
         }
-        if journal.changed() {
-            if let Some(event) = event {
-                // SAFETY: `name` is live.
-                unsafe { ctx.notify(event, name) };
-            }
-            for (i, event) in O::EVENTS.iter().enumerate() {
-                let n = after[i].saturating_sub(before[i]);
-                if n > 0 {
-                    stats::event(O::FAMILY, i, n);
-                    if let Some(name_of_event) = event {
-                        // SAFETY: `name` is live.
-                        unsafe { ctx.notify(name_of_event, name) };
-                    }
+        if changed {
+            self.tell(&after);
+        }
+        registry::arm(self.ctx);
+    }
+
+    /// Keyspace events, counts, and who waits for messages.
+    fn tell(&self, after: &Counts) {
+        let (ctx, name) = (self.ctx, self.name);
+        if let Some(event) = self.event {
+            // SAFETY: `name` is live.
+            unsafe { ctx.notify(event, name) };
+        }
+        for (i, event) in O::EVENTS.iter().enumerate() {
+            let n = after[i].saturating_sub(self.before[i]);
+            if n > 0 {
+                stats::event(O::FAMILY, i, n);
+                if let Some(event) = event {
+                    // SAFETY: `name` is live.
+                    unsafe { ctx.notify(event, name) };
                 }
             }
-            if O::FAMILY.queue() {
-                // SAFETY: `name` is live.
-                lines::changed(ctx, || unsafe { bytes(name) });
-            }
         }
-        registry::arm(ctx);
-        value as usize
+        if O::FAMILY.queue() {
+            // SAFETY: `name` is live.
+            lines::changed(ctx, || unsafe { bytes(name) });
+        }
     }
 
     /// Key, TTL, carrying and signal. After it `value` is the object in the key, or null.
     fn commit(&mut self) {
-        if !self.journal.changed() || std::mem::replace(&mut self.committed, true) {
-            return;
-        }
         let now = self.now;
         let lifetime = self.existing().map_or(Lifetime::Gone, |o| o.lifetime(now));
         if lifetime == Lifetime::Gone {
@@ -331,16 +354,19 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         let expire = self.expire(lifetime);
         let batches = self.journal.take();
-        if batches.is_empty() {
-            if let Some(ms) = expire {
-                self.set_expire(ms);
-            }
-            propagate::untold();
-        } else {
-            if let Some(ms) = expire {
-                self.set_expire(ms);
-            }
+        if let Some(ms) = expire {
+            self.set_expire(ms);
+        }
+        if !batches.is_empty() {
             carry(self.ctx, self.name, self.argv, &batches, expire);
+        } else if expire == Some(-1) && propagate::wanted(self.ctx) {
+            // Nothing but the TTL changed.
+            // SAFETY: a live context; the format names a live string.
+            unsafe {
+                rm!(RedisModule_Replicate(self.ctx.raw(), c"PERSIST".as_ptr(), c"s".as_ptr(), self.name))
+            };
+        } else {
+            propagate::untold();
         }
         // SAFETY: a live context and string.
         unsafe { rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name)) };
@@ -393,6 +419,15 @@ impl<'a, O: Object> Opened<'a, O> {
         unsafe {
             rm!(RedisModule_SetAbsExpire(self.handle.0, ms));
             (*self.value).expires_ms = ms.max(0);
+        }
+    }
+}
+
+impl<O: Object> Drop for Opened<'_, O> {
+    fn drop(&mut self) {
+        // In the middle of a panic nothing more is risked: the guard answers with an error.
+        if !std::thread::panicking() {
+            self.end();
         }
     }
 }

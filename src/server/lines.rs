@@ -219,13 +219,21 @@ pub fn look_again(db: i32, key: &[u8]) {
     }
 }
 
-/// The same for all lines of a database.
+/// The same for all lines of a database (-1: of all).
 pub fn look_again_all(db: i32) {
-    let keys: Vec<_> =
-        LINES.with(|l| l.lines.keys().filter(|(d, _)| *d == db).map(|(_, key)| key.clone()).collect());
-    for key in keys {
+    let places: Vec<_> =
+        LINES.with(|l| l.lines.keys().filter(|(d, _)| db < 0 || *d == db).cloned().collect());
+    for (db, key) in places {
         chores::add(Chore::LookAgain(Place { db, key }));
     }
+}
+
+/// A database (-1: all of them) is emptied: who waits there waits at missing keys.
+pub fn emptied(db: i32) {
+    LINES.with(|l| {
+        let lines = l.lines.iter_mut().filter(|((d, _), _)| db < 0 || *d == db);
+        lines.for_each(|(_, line)| line.was_queue = false);
+    });
 }
 
 /// Serves the line at a key of the selected database as far as messages go.

@@ -8,8 +8,9 @@
 
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
-use super::{block, clock, lines, registry, stats};
+use super::{block, clock, events, lines, registry, stats};
 use crate::engine::gate::Gate;
+use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
@@ -54,8 +55,8 @@ macro_rules! for_family {
             $crate::engine::object::Family::LeakyBucket => $f::<$crate::engine::leaky_bucket::LeakyBucket>($($arg),*),
             $crate::engine::object::Family::Semaphore => $f::<$crate::engine::semaphore::Semaphore>($($arg),*),
             $crate::engine::object::Family::Gate => $f::<$crate::engine::gate::Gate>($($arg),*),
+            $crate::engine::object::Family::Hot => $f::<$crate::engine::hot::Hot>($($arg),*),
             $crate::engine::object::Family::Queue => $f::<$crate::engine::queue::Queue>($($arg),*),
-            _ => unreachable!("no objects of this family exist"),
         }
     };
 }
@@ -94,6 +95,7 @@ pub fn register(ctx: Ctx<'_>) -> Result<(), &'static str> {
     create::<LeakyBucket>(ctx)?;
     create::<Semaphore>(ctx)?;
     create::<Gate>(ctx)?;
+    create::<Hot>(ctx)?;
     create::<Queue>(ctx)
 }
 
@@ -285,7 +287,9 @@ unsafe extern "C" fn free_effort<O: Object>(
     value: *const c_void,
 ) -> usize {
     // SAFETY: a hook's value.
-    shield(|| unsafe { object::<O>(value) }.effort(), || 1)
+    let object = unsafe { object::<O>(value) };
+    // Who waits on it is told by `free`, so that must not happen in the background.
+    shield(|| if object.waiting() > 0 { 1 } else { object.effort() }, || 1)
 }
 
 unsafe extern "C" fn digest<O: Object>(md: *mut raw::RedisModuleDigest, value: *mut c_void) {
@@ -309,12 +313,13 @@ unsafe extern "C" fn digest<O: Object>(md: *mut raw::RedisModuleDigest, value: *
 unsafe extern "C" fn free<O: Object>(value: *mut c_void) {
     shield(
         || {
-            if MAIN.get() == Some(&std::thread::current().id()) {
-                registry::forget(value as usize);
-            }
             // SAFETY: the server gives the value up; it was made by Box::into_raw.
-            let value = unsafe { Box::from_raw(value.cast::<Value<O>>()) };
+            let mut value = unsafe { Box::from_raw(value.cast::<Value<O>>()) };
             stats::died(O::FAMILY, value.memory());
+            if MAIN.get() == Some(&std::thread::current().id()) {
+                registry::forget(std::ptr::from_ref(&*value) as usize);
+                block::orphaned(&mut value.object);
+            }
         },
         || (),
     );
@@ -323,10 +328,8 @@ unsafe extern "C" fn free<O: Object>(value: *mut c_void) {
 unsafe extern "C" fn unlink<O: Object>(opt: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     shield(
         || {
+            // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
             registry::forget(value as usize);
-            // SAFETY: the hook runs on the main thread right before the value leaves its key; nothing else reaches it.
-            let object = unsafe { &mut (*value.cast_mut().cast::<Value<O>>()).object };
-            block::orphaned(object);
             if O::FAMILY.queue() {
                 // SAFETY: the handle is live for the hook; its key name is a live string.
                 unsafe {
@@ -354,6 +357,7 @@ unsafe extern "C" fn copy<O: Object>(
             let copy = Box::into_raw(Box::new(copy));
             // SAFETY: the handle is live for the hook, its key name is a live string; the copy was just made.
             unsafe {
+                events::came_from(rm!(RedisModule_GetDbIdFromOptCtx(opt)));
                 let key = rm!(RedisModule_GetToKeyNameFromOptCtx(opt));
                 if let (Some(at), false) = ((*copy).object.next_event(), key.is_null()) {
                     let db = rm!(RedisModule_GetToDbIdFromOptCtx(opt));

@@ -7,6 +7,11 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
     ("CL", &["THROTTLE"]),
     ("TB", &["TAKE", "PEEK", "REFUND", "SET", "RESET", "DRAIN", "BAN", "HOLD", "SETTLE", "INFO"]),
     ("LB", &["TAKE", "PEEK", "REFUND", "SET", "RESET", "INFO"]),
+    ("SEM", &["ACQUIRE", "RELEASE", "RENEW", "PEEK", "SET", "INFO"]),
+    ("GATE", &["SET", "PASS", "MPASS", "LEAVE", "PEEK", "INFO"]),
+    ("SEM", &["ACQUIRE", "RELEASE", "RENEW", "PEEK", "SET", "INFO"]),
+    ("GATE", &["SET", "PASS", "MPASS", "LEAVE", "PEEK", "INFO"]),
+    ("HOT", &["SET", "EXCEPT", "TAKE", "PEEK", "TOP", "INFO"]),
     ("RQ", &["PUSH", "MPUSH", "CLAIM", "MCLAIM", "ACK", "NACK", "EXTEND", "NEXT", "REQUEUE", "REDRIVE"]),
     ("RQ", &["DEL", "PURGE", "GET", "LIST", "LEN", "INFO", "SET", "PAUSE", "RESUME", "MOVE"]),
 ];

@@ -5,6 +5,7 @@
 //! - `server`: one running server of a test, with a folder and a port of its own, gone when the test ends.
 //! - `reply`: commands and replies through the `redis` client: `call!`, `error!`, `ints`, `map` …
 //! - `resp`: a connection by hand, for blocked clients and for bytes that no client would send.
+//! - `stage`: a server, a connection that does everything but wait, and clients that wait.
 //! - `workload`: a random mixed load, and what two servers that saw it are compared by.
 //!
 //! Every test binary includes this module and uses a part of it.
@@ -15,6 +16,7 @@ mod engine;
 mod reply;
 mod resp;
 mod server;
+pub mod stage;
 pub mod workload;
 
 pub use contract::{REQUIRED, assert_required};

@@ -85,6 +85,7 @@ pub struct Workload {
     holds: Vec<(String, String)>,
     permits: Vec<(String, String)>,
     pushed: u64,
+    pending: Option<Step>, // DEBUG
 }
 
 /// How many receipts are remembered of each kind.
@@ -138,6 +139,7 @@ impl Workload {
             holds: Vec::new(),
             permits: Vec::new(),
             pushed: 0,
+            pending: None, // DEBUG
         }
     }
 
@@ -161,7 +163,7 @@ impl Workload {
         }
     }
 
-    /// Plays so many steps and gives all replies. An error that no load like this may see fails the test.
+    /// Plays so many steps and gives all replies, without what each server counts for itself. An error that no load like this may see fails the test.
     #[track_caller]
     pub fn play(&mut self, connection: &mut RawConnection, steps: usize) -> Vec<Reply> {
         let mut replies = Vec::new();
@@ -173,10 +175,14 @@ impl Workload {
                 step.send(connection).expect("a connection that stands");
             }
             for step in batch {
-                let got = step.read(connection).expect("replies");
-                for ((words, learn), reply) in step.commands.iter().zip(&got) {
+                let mut got = step.read(connection).expect("replies");
+                for ((words, learn), reply) in step.commands.iter().zip(&mut got) {
                     check_reply(words, reply);
                     self.learn(learn, reply);
+                    // Alone or in a script.
+                    for name in [&words[0], words.get(4).unwrap_or(&words[0])] {
+                        forget_local_counts(&String::from_utf8_lossy(name), reply);
+                    }
                 }
                 replies.extend(got);
             }
@@ -184,6 +190,22 @@ impl Workload {
         replies
     }
 
+    // DEBUG-BEGIN
+    pub fn debug_next(&mut self) -> Vec<Words> {
+        self.pending = Some(self.step());
+        self.pending.as_ref().unwrap().commands.iter().map(|c| c.0.clone()).collect()
+    }
+    pub fn play_these(&mut self, connection: &mut RawConnection, _: Vec<Words>) -> Vec<Reply> {
+        let step = self.pending.take().unwrap();
+        step.send(connection).unwrap();
+        let got = step.read(connection).unwrap();
+        for ((words, learn), reply) in step.commands.iter().zip(&got) {
+            check_reply(words, reply);
+            self.learn(learn, reply);
+        }
+        got
+    }
+    // DEBUG-END
     // ------------------------------------------------------------ what to do next
 
     fn step(&mut self) -> Step {
@@ -736,11 +758,16 @@ pub fn assert_same(what: &str, one: &BTreeMap<(u32, String), Held>, other: &BTre
     );
 }
 
-/// What a client can see of every key of the first database, apart from what is counted on each server for itself.
+/// What a client can see of every key, apart from what is counted on each server for itself.
 #[track_caller]
-pub fn seen(server: &Server) -> BTreeMap<String, Vec<Reply>> {
-    let mut c = server.connect();
+pub fn seen(server: &Server) -> BTreeMap<(u32, String), Vec<Reply>> {
+    (0..DATABASES).flat_map(|db| seen_in(server, db)).collect()
+}
+
+fn seen_in(server: &Server, db: u32) -> BTreeMap<(u32, String), Vec<Reply>> {
+    let mut c = server.connect_db(db);
     let mut raw = server.raw();
+    raw.call(&["SELECT", &db.to_string()]).expect("a reply");
     let mut all = BTreeMap::new();
     for key in keys(&mut c) {
         let look: &[&str] = match text(call!(c, "TYPE", &key)).as_str() {
@@ -760,19 +787,17 @@ pub fn seen(server: &Server) -> BTreeMap<String, Vec<Reply>> {
                 raw.call(&["RQ.LIST", key.as_str(), name, "COUNT", "10000"])
             };
             let mut reply = reply.expect("a reply");
-            if name.ends_with(".INFO") {
-                forget_local_counts(name, &mut reply);
-            }
+            forget_local_counts(name, &mut reply);
             replies.push(reply);
         }
-        all.insert(key, replies);
+        all.insert((db, key), replies);
     }
     all
 }
 
 fn forget_local_counts(command: &str, reply: &mut Reply) {
-    const LOCAL: &[&str] = &["granted", "refused", "timed_out", "waiting", "total_rejected"];
-    if let Reply::Array(fields) = reply {
+    const LOCAL: &[&str] = &["granted", "refused", "refused_by", "timed_out", "waiting", "total_rejected"];
+    if let (Reply::Array(fields), true) = (reply, command.ends_with(".INFO")) {
         for i in (0..fields.len().saturating_sub(1)).step_by(2) {
             if let Reply::Bytes(name) = &fields[i]
                 && (LOCAL.iter().any(|l| l.as_bytes() == name) || (command == "HOT.INFO" && name == b"bytes"))

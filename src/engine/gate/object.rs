@@ -112,6 +112,10 @@ impl Object for Gate {
         }
     }
 
+    fn waiting(&self) -> usize {
+        Gate::waiting(self)
+    }
+
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told: Vec<_> =
             self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();

@@ -51,6 +51,9 @@ impl<T: Copy> Chunked<T> {
         let value = last.pop();
         if last.is_empty() {
             self.pieces.pop();
+            if self.pieces.len() * 4 < self.pieces.capacity() {
+                self.pieces.shrink_to(self.pieces.len() * 2);
+            }
         }
         value
     }

@@ -108,7 +108,12 @@ impl Hot {
     }
 
     /// `HOT.EXCEPT … DEL`: the rule holds for the subject again; answers how many exceptions were removed.
-    pub fn except_no_more(&mut self, subject: &[u8], now: Micros, journal: &mut Journal) -> Result<i64, NoRule> {
+    pub fn except_no_more(
+        &mut self,
+        subject: &[u8],
+        now: Micros,
+        journal: &mut Journal,
+    ) -> Result<i64, NoRule> {
         self.rule.ok_or(NoRule)?;
         if !self.exceptions.contains_key(subject) {
             return Ok(0);
@@ -186,7 +191,7 @@ impl Hot {
             tokens: rule.tokens(),
             period: rule.period_ms(),
             maxsubjects: self.max,
-            subjects: (self.subjects.len() - self.subjects.count_full(now)) as i64,
+            subjects: (self.subjects.len() - self.subjects.full(now).count()) as i64,
             exceptions: self.exceptions.len() as i64,
             forgotten: i64::try_from(self.forgotten).unwrap_or(i64::MAX),
             granted: self.granted,
@@ -235,7 +240,12 @@ impl Hot {
 
     /// Makes room for a new subject: drops what is full (an old entry of its own, too), and if need be the nearest to full.
     fn make_room(&mut self, subject: &[u8], now: Micros, journal: &mut Journal) {
-        self.forget_full(now, DROPS, journal);
+        if self.forget_full(now, DROPS, journal) < DROPS {
+            while let Some(slot) = self.subjects.full_behind(now) {
+                let subject = self.subjects.name(slot).to_vec().into();
+                self.commit(Effect::Drop { subject, counted: false }, journal);
+            }
+        }
         if self.subjects.find(subject).is_some() {
             self.commit(Effect::Drop { subject: subject.into(), counted: false }, journal);
         }
@@ -251,7 +261,8 @@ impl Hot {
 
     /// Drops subjects that are full at `now`, first come first, at most `most`; answers how many.
     fn forget_full(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
-        let full = |o: &Self| o.subjects.first().is_some_and(|slot| o.subjects.full_at(slot) <= i128::from(now));
+        let full =
+            |o: &Self| o.subjects.first().is_some_and(|slot| o.subjects.full_at(slot) <= i128::from(now));
         let mut count = 0;
         // Counted by doing it: the effect says how many, and applies to nothing more here.
         while count < most && full(self) {

@@ -86,7 +86,8 @@ impl Names {
 
     pub(super) fn memory(&self) -> usize {
         let piece = size_of::<Vec<u8>>();
-        let bytes = |s: &Size| s.pieces.capacity() * piece + s.pieces.iter().map(Vec::capacity).sum::<usize>();
+        let bytes =
+            |s: &Size| s.pieces.capacity() * piece + s.pieces.iter().map(Vec::capacity).sum::<usize>();
         self.sizes.capacity() * size_of::<Size>() + self.sizes.iter().map(bytes).sum::<usize>()
     }
 
@@ -119,6 +120,9 @@ impl Size {
         let last = piece.split_off(piece.len().checked_sub(block)?);
         if piece.is_empty() {
             self.pieces.pop();
+            if self.pieces.len() * 4 < self.pieces.capacity() {
+                self.pieces.shrink_to(self.pieces.len() * 2);
+            }
         }
         Some(last)
     }

@@ -95,7 +95,8 @@ impl Hot {
             let mut latest = self.latest;
             self.subjects.change(|subjects, slot| {
                 let excepted = !exceptions.is_empty() && exceptions.contains_key(subjects.name(slot));
-                let Deficit { missing, at: then } = subjects.deficit(slot, old.rate()).filter(|_| !excepted)?;
+                let Deficit { missing, at: then } =
+                    subjects.deficit(slot, old.rate()).filter(|_| !excepted)?;
                 let bucket = Bucket::plain(old, old.full() - missing, then);
                 let new = bucket.changed(at, limits, 0, Policy::Keep);
                 latest = latest.max(new.at());
@@ -103,8 +104,11 @@ impl Hot {
             });
             self.latest = latest;
         }
-        while let Some(slot) = self.subjects.first().filter(|s| self.subjects.full_at(*s) <= i128::from(at)) {
-            self.subjects.remove(slot);
+        // From the last slot down: a removed one's place is taken by one that was looked at.
+        for slot in self.subjects.slots().rev() {
+            if self.subjects.full_at(slot) <= i128::from(at) {
+                self.subjects.remove(slot);
+            }
         }
         while self.subjects.len() > most(max)
             && let Some(slot) = self.nearest(at)
@@ -142,7 +146,9 @@ impl Hot {
                 }
                 Ok(())
             }
-            Effect::Drop { subject, .. } => kept(subject).then_some(()).ok_or(Corrupt("drops an unknown subject")),
+            Effect::Drop { subject, .. } => {
+                kept(subject).then_some(()).ok_or(Corrupt("drops an unknown subject"))
+            }
             Effect::Forget { count } => {
                 let enough = usize::try_from(*count).is_ok_and(|count| count <= self.subjects.len());
                 enough.then_some(()).ok_or(Corrupt("drops unknown subjects"))
@@ -227,7 +233,8 @@ impl Object for Hot {
     }
 
     fn memory(&self) -> usize {
-        let exceptions = self.exceptions.capacity() * (size_of::<(Box<[u8]>, Limits)>() + 1) + self.exception_bytes;
+        let exceptions =
+            self.exceptions.capacity() * (size_of::<(Box<[u8]>, Limits)>() + 1) + self.exception_bytes;
         size_of::<Self>() + self.subjects.memory() + exceptions + self.top.memory()
     }
 

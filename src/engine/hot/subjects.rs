@@ -132,7 +132,7 @@ impl Subjects {
     }
 
     /// All slots, in no order that means anything.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(super) fn slots(&self) -> std::ops::Range<u32> {
         0..self.len() as u32
     }
 
@@ -143,19 +143,28 @@ impl Subjects {
         slots
     }
 
-    /// How many are full at `now`.
-    pub(super) fn count_full(&self, now: Micros) -> usize {
-        let (mut count, mut open) = (0, vec![0usize]);
-        let edge = ms(i128::from(now));
-        while let Some(place) = open.pop() {
-            let Some(slot) = self.heap.get(place) else { continue };
-            let full_at = self.full_at(slot);
-            if ms(full_at) <= edge {
-                count += usize::from(full_at <= i128::from(now));
-                open.extend(place * 4 + 1..=place * 4 + 4);
+    /// Those that are full at `now`. As the order goes by whole ms, one that is full may stand behind one that is not quite.
+    pub(super) fn full(&self, now: Micros) -> impl Iterator<Item = u32> {
+        self.until_ms(now).filter(move |slot| self.full_at(*slot) <= i128::from(now))
+    }
+
+    /// One that is full at `now` though the first is not, if it is found without looking far.
+    pub(super) fn full_behind(&self, now: Micros) -> Option<u32> {
+        self.until_ms(now).take(64).find(|slot| self.full_at(*slot) <= i128::from(now))
+    }
+
+    /// Those that are full at the end of the ms of `now`, from the top of the heap down.
+    fn until_ms(&self, now: Micros) -> impl Iterator<Item = u32> {
+        let (edge, mut open) = (ms(i128::from(now)), vec![0usize]);
+        std::iter::from_fn(move || {
+            while let Some(place) = open.pop() {
+                if let Some(slot) = self.heap.get(place).filter(|slot| ms(self.full_at(*slot)) <= edge) {
+                    open.extend(place * 4 + 1..=place * 4 + 4);
+                    return Some(slot);
+                }
             }
-        }
-        count
+            None
+        })
     }
 
     /// Keeps what a subject is missing (> 0) under a refill of `rate`; a new subject is added.
@@ -166,8 +175,15 @@ impl Subjects {
                 let slot = self.len() as u32;
                 let index = self.names.insert(name, slot);
                 let place = self.heap.len() as u32;
-                let entry =
-                    Entry { full_at: 0, over_since: 0, since_high: 0, len: name.len() as u16, name: index, next: NONE, place };
+                let entry = Entry {
+                    full_at: 0,
+                    over_since: 0,
+                    since_high: 0,
+                    len: name.len() as u16,
+                    name: index,
+                    next: NONE,
+                    place,
+                };
                 self.entries.push(entry);
                 self.heap.push(slot);
                 if self.table.len() < self.entries.len() {
@@ -392,7 +408,10 @@ impl Subjects {
     }
 
     pub(super) fn allocations(&self) -> usize {
-        self.entries.allocations() + self.heap.allocations() + self.table.allocations() + self.names.allocations()
+        self.entries.allocations()
+            + self.heap.allocations()
+            + self.table.allocations()
+            + self.names.allocations()
     }
 }
 

@@ -133,7 +133,9 @@ impl Top {
         let mut all: Vec<&Counter> = self.counters.iter().filter(|c| c.own() >> times > 0).collect();
         all.sort_unstable_by(|a, b| b.own().cmp(&a.own()).then_with(|| a.subject.cmp(&b.subject)));
         all.truncate(most);
-        all.into_iter().map(|c| Hottest { subject: &c.subject, granted: told(c.granted), refused: told(c.refused) }).collect()
+        all.into_iter()
+            .map(|c| Hottest { subject: &c.subject, granted: told(c.granted), refused: told(c.refused) })
+            .collect()
     }
 
     pub(super) fn memory(&self) -> usize {

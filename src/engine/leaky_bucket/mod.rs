@@ -14,7 +14,7 @@
 
 mod object;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use object::Effect;
 

@@ -145,6 +145,10 @@ impl Object for LeakyBucket {
         self.drop_idle_extras();
     }
 
+    fn waiting(&self) -> usize {
+        LeakyBucket::waiting(self)
+    }
+
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told = self.answers();
         told.extend(self.dismiss());

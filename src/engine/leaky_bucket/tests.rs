@@ -13,22 +13,22 @@ const T0: Micros = 1_900_000_000_000_000;
 type Three = (i64, i64, i64);
 
 #[derive(Clone)]
-struct Naive {
-    limits: Three,
-    inside: Fraction,
-    t: Micros,
+pub(crate) struct Naive {
+    pub limits: Three,
+    pub inside: Fraction,
+    pub t: Micros,
 }
 
 impl Naive {
-    fn new(limits: Three) -> Self {
+    pub(crate) fn new(limits: Three) -> Self {
         Self { limits, inside: whole(0), t: 0 }
     }
 
-    fn rate(&self) -> Fraction {
+    pub(crate) fn rate(&self) -> Fraction {
         fraction(self.limits.1, self.limits.2 * 1000)
     }
 
-    fn raw(&self, now: Micros) -> Fraction {
+    pub(crate) fn raw(&self, now: Micros) -> Fraction {
         let passed = self.rate() * whole(now - self.t);
         if now >= self.t {
             (&self.inside - passed).max(whole(0))
@@ -39,12 +39,12 @@ impl Naive {
         }
     }
 
-    fn ahead(&self, now: Micros) -> bool {
+    pub(crate) fn ahead(&self, now: Micros) -> bool {
         let grown = &self.inside + self.rate() * whole(self.t - now);
         now < self.t && self.inside > whole(0) && grown > self.inside.clone().max(whole(self.limits.0))
     }
 
-    fn at(&self, now: Micros) -> Self {
+    pub(crate) fn at(&self, now: Micros) -> Self {
         Self { inside: self.raw(now), t: now, ..self.clone() }
     }
 
@@ -52,15 +52,15 @@ impl Naive {
         inside / self.rate() / whole(1000)
     }
 
-    fn wait(&self) -> i64 {
+    pub(crate) fn wait(&self) -> i64 {
         cut(self.ms(&self.inside).ceil().to_integer())
     }
 
-    fn free(&self) -> i64 {
+    pub(crate) fn free(&self) -> i64 {
         cut((whole(self.limits.0) - &self.inside).floor().to_integer()).max(0)
     }
 
-    fn retry(&self, cost: i64, maxwait: Option<i64>) -> i64 {
+    pub(crate) fn retry(&self, cost: i64, maxwait: Option<i64>) -> i64 {
         if cost > self.limits.0 {
             return -1;
         }
@@ -69,7 +69,7 @@ impl Naive {
         cut(fit.max(late.unwrap_or(whole(0))).max(whole(0)).to_integer())
     }
 
-    fn changed(&self, now: Micros, limits: Three) -> Self {
+    pub(crate) fn changed(&self, now: Micros, limits: Three) -> Self {
         let grain = whole(limits.2 * 1000);
         Self { limits, inside: (self.raw(now) * &grain).ceil() / grain, t: now }
     }

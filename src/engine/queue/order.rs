@@ -217,9 +217,7 @@ mod tests {
         fn is_a_sorted_vector(steps in prop::collection::vec((0..4u8, 0..3000u32), 0..6000), rising in any::<bool>()) {
             let mut order = Order::new();
             let mut naive: Vec<u32> = Vec::new();
-            let mut next = 0;
-            for (what, value) in steps {
-                next += 1;
+            for (next, (what, value)) in (1..).zip(steps) {
                 let value = if rising && what < 3 { next } else { value };
                 match what {
                     0..=2 => {

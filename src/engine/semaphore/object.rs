@@ -178,6 +178,10 @@ impl Object for Semaphore {
         }
     }
 
+    fn waiting(&self) -> usize {
+        Semaphore::waiting(self)
+    }
+
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told: Vec<_> =
             self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();

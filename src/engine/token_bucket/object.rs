@@ -168,6 +168,10 @@ impl Object for TokenBucket {
         self.drop_idle_extras();
     }
 
+    fn waiting(&self) -> usize {
+        TokenBucket::waiting(self)
+    }
+
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told = self.answers();
         told.extend(self.dismiss());

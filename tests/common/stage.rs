@@ -1,0 +1,254 @@
+//! A server with one connection that does everything but wait, and clients that wait: tests written as the commands they send.
+//!
+//! Commands are lines whose words are divided by spaces; replies are compared as text (`Reply`'s `Display`) or taken apart.
+
+use super::resp::{RawConnection, Reply};
+use super::server::{Builder, Server};
+use super::{eventually, on_every_engine};
+use std::time::{Duration, Instant};
+
+/// A client that has heard nothing for so long goes on waiting.
+const QUIET: Duration = Duration::from_millis(25);
+
+/// A server, and the connection that does everything but wait.
+pub struct Stage {
+    pub server: Server,
+    pub control: RawConnection,
+}
+
+/// Runs a test on a server of its own on every engine; the module must not have caught a panic of its own.
+#[track_caller]
+pub fn on_stage(test: impl Fn(&mut Stage)) {
+    on_stage_with(|builder| builder, test);
+}
+
+/// The same, on a server that is started in another way.
+#[track_caller]
+pub fn on_stage_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)) {
+    on_every_engine(|engine| {
+        let mut stage = Stage::on(how(Server::builder(engine).option("hz", "100")).start());
+        test(&mut stage);
+        assert_eq!(stage.field("panics_caught"), 0);
+    });
+}
+
+pub fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+impl Stage {
+    #[track_caller]
+    pub fn on(server: Server) -> Self {
+        let control = server.raw();
+        Self { server, control }
+    }
+
+    /// Runs a command that must not fail.
+    #[track_caller]
+    pub fn run(&mut self, line: &str) -> Reply {
+        let reply = self.control.call(&words(line)).expect("the server answers");
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply}");
+        reply
+    }
+
+    /// The reply of a command as text.
+    #[track_caller]
+    pub fn shown(&mut self, line: &str) -> String {
+        self.run(line).to_string()
+    }
+
+    /// The reply, or the error, of a command whose words are any bytes.
+    #[track_caller]
+    pub fn bytes<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Reply {
+        self.control.call(words).expect("the server answers")
+    }
+
+    /// A reply that is a number.
+    #[track_caller]
+    pub fn int(&mut self, line: &str) -> i64 {
+        match self.run(line) {
+            Reply::Int(n) => n,
+            other => panic!("{line}: wanted a number, got {other}"),
+        }
+    }
+
+    /// A reply that is a string.
+    #[track_caller]
+    pub fn text(&mut self, line: &str) -> String {
+        match self.run(line) {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            other => panic!("{line}: wanted a string, got {other}"),
+        }
+    }
+
+    /// The module's clock, unix ms.
+    #[track_caller]
+    pub fn now(&mut self) -> i64 {
+        self.int("SLUICE.CLOCK")
+    }
+
+    #[track_caller]
+    pub fn error(&mut self, line: &str) -> String {
+        match self.control.call(&words(line)).expect("the server answers") {
+            Reply::Error(text) => text,
+            other => panic!("{line}: wanted an error, got {other}"),
+        }
+    }
+
+    /// Sends commands in one piece, then reads all their replies.
+    #[track_caller]
+    pub fn at_once(&mut self, lines: &[&str]) -> Vec<String> {
+        let mut bytes = Vec::new();
+        for line in lines {
+            let line = words(line);
+            bytes.extend_from_slice(format!("*{}\r\n", line.len()).as_bytes());
+            for word in line {
+                bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+            }
+        }
+        self.control.send_bytes(&bytes).expect("the server listens");
+        lines.iter().map(|_| self.control.read().expect("the server answers").to_string()).collect()
+    }
+
+    /// A number of `INFO sluice`.
+    #[track_caller]
+    pub fn field(&mut self, name: &str) -> i64 {
+        let info = self.text("INFO sluice");
+        let value = info.lines().find_map(|l| l.strip_prefix(&format!("sluice_{name}:")));
+        value
+            .and_then(|v| v.trim().parse().ok())
+            .unwrap_or_else(|| panic!("INFO has no sluice_{name}: {info}"))
+    }
+
+    pub fn waiting(&mut self) -> i64 {
+        self.field("blocked_clients")
+    }
+
+    #[track_caller]
+    pub fn until_waiting(&mut self, n: i64) {
+        eventually(&format!("{n} clients waiting"), || self.waiting() == n);
+    }
+
+    /// A connected client.
+    #[track_caller]
+    pub fn client(&mut self) -> Client {
+        let mut wire = self.server.raw();
+        let Ok(Reply::Int(id)) = wire.call(&["CLIENT", "ID"]) else { panic!("CLIENT ID is a number") };
+        Client { wire, id }
+    }
+
+    /// A client that has sent a command: by now it may wait or not.
+    #[track_caller]
+    pub fn asker(&mut self, line: &str) -> Client {
+        let mut client = self.client();
+        client.send(line);
+        client
+    }
+
+    /// A client that waits for the reply to this command.
+    #[track_caller]
+    pub fn waiter(&mut self, line: &str) -> Client {
+        let mut client = self.client();
+        self.has_wait(&mut client, line);
+        client
+    }
+
+    #[track_caller]
+    pub fn has_wait(&mut self, client: &mut Client, line: &str) {
+        let before = self.waiting();
+        client.send(line);
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.waiting() != before + 1 {
+            if !client.wire.is_silent_for(Duration::ZERO) {
+                panic!("{line} was answered: {}", client.told());
+            }
+            assert!(Instant::now() < end, "{line} does not come to wait: {} do", self.waiting());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(client.waits(), "{line} was answered");
+    }
+
+    pub fn ready(&mut self, key: &str) -> String {
+        self.shown(&format!("RQ.LEN {key} READY"))
+    }
+
+    pub fn in_flight(&mut self, key: &str) -> String {
+        self.shown(&format!("RQ.LEN {key} INFLIGHT"))
+    }
+}
+
+pub struct Client {
+    pub wire: RawConnection,
+    pub id: i64,
+}
+
+impl Client {
+    pub fn send(&mut self, line: &str) {
+        self.wire.send(&words(line)).expect("the server listens");
+    }
+
+    /// Whether it has heard nothing.
+    pub fn waits(&mut self) -> bool {
+        self.wire.is_silent_for(QUIET)
+    }
+
+    /// The reply, waited for.
+    #[track_caller]
+    pub fn told(&mut self) -> Reply {
+        self.wire.read().expect("the client is answered")
+    }
+
+    /// The payloads of the messages it is told.
+    #[track_caller]
+    pub fn payloads(&mut self) -> Vec<String> {
+        payloads(&self.told())
+    }
+
+    #[track_caller]
+    pub fn refusal(&mut self) -> String {
+        match self.told() {
+            Reply::Error(text) => text,
+            other => panic!("wanted an error, got {other}"),
+        }
+    }
+
+    pub fn is_closed(mut self) -> bool {
+        self.wire.read().is_err()
+    }
+}
+
+#[track_caller]
+pub fn payloads(messages: &Reply) -> Vec<String> {
+    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
+    let payload = |message: &Reply| match message {
+        Reply::Array(fields) if fields.len() == 4 => match &fields[3] {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a payload is a string, not {other}"),
+        },
+        other => panic!("a message is four fields, not {other}"),
+    };
+    messages.iter().map(payload).collect()
+}
+
+/// The receipt of the first of these messages.
+#[track_caller]
+pub fn receipt(messages: &Reply) -> String {
+    let Reply::Array(messages) = messages else { panic!("wanted messages, got {messages}") };
+    match messages.first() {
+        Some(Reply::Array(fields)) => match &fields[1] {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a receipt is a string, not {other}"),
+        },
+        _ => panic!("there is no message"),
+    }
+}
+
+#[track_caller]
+pub fn numbers(reply: &Reply) -> Vec<i64> {
+    let Reply::Array(items) = reply else { panic!("wanted an array, got {reply}") };
+    let int = |item: &Reply| match item {
+        Reply::Int(n) => *n,
+        other => panic!("wanted a number, got {other}"),
+    };
+    items.iter().map(int).collect()
+}
