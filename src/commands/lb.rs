@@ -1,7 +1,7 @@
 //! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide: engine/leaky_bucket.
 
 use super::limits::{decided, inline_limits, limits, told};
-use crate::engine::bucket::Limits;
+use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::{Family, Object};
 use crate::server::api::OwnedString;
@@ -13,6 +13,11 @@ use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::key::{self, Opened};
 use std::rc::Rc;
+
+/// The error of an absent bucket without limits.
+fn no_limits(_: NoLimits) -> Error {
+    Error::new("ERR no limits: give capacity tokens period, or LB.SET the key first")
+}
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     let on = |name, flags, access, syntax, summary| Command {
@@ -102,7 +107,7 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
     let mut key = call.write::<LeakyBucket>(1)?;
     let now = key.now();
     let (bucket, journal) = key.parts();
-    let six = bucket.take(limits, cost, max_wait, now, journal)?;
+    let six = bucket.take(limits, cost, max_wait, now, journal).map_err(no_limits)?;
     key.finish();
     decided(call, Family::LeakyBucket, &six);
     Ok(())
@@ -121,15 +126,19 @@ fn take_blocking(
         Rc::new(move |ctx, asked| {
             if asked == Asked::Over {
                 let peek = |bucket: &LeakyBucket| bucket.peek(limits, cost, max_wait, clock::now());
-                return Ok(told(Family::LeakyBucket, &refused(key::look(ctx, &name, peek)??)));
+                return Ok(told(
+                    Family::LeakyBucket,
+                    &refused(key::look(ctx, &name, peek)?.map_err(no_limits)?),
+                ));
             }
             let mut key = Opened::<LeakyBucket>::named(ctx, &name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {
-                Some(ticket) => bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal)?,
-                None => Some(bucket.take(limits, cost, max_wait, now, journal)?),
-            };
+                Some(ticket) => bucket.take_or_wait(limits, cost, max_wait, ticket, now, journal),
+                None => bucket.take(limits, cost, max_wait, now, journal).map(Some),
+            }
+            .map_err(no_limits)?;
             let address = key.finish();
             Ok(match answer {
                 Some(six) => told(Family::LeakyBucket, &six),
@@ -156,8 +165,8 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
     let six = call.read::<LeakyBucket, _>(1, |bucket| match bucket {
         Some(bucket) => bucket.peek(limits, cost, max_wait, call.now()),
         None => LeakyBucket::blank().peek(limits, cost, max_wait, call.now()),
-    })??;
-    call.reply().ints(&six);
+    })?;
+    call.reply().ints(&six.map_err(no_limits)?);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::types::for_family;
-use crate::server::{clock, info, registry, timer};
+use crate::server::{clock, info, load, registry, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
@@ -39,7 +39,7 @@ pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &Command {
             name: "sluice.clock",
-            flags: "write admin",
+            flags: "admin",
             syntax: "[SET ms | ADVANCE ms | REAL]",
             keys: Keys::None,
             summary: "The test clock: tells it, freezes it at an instant, moves it on, or lets it run again.",
@@ -92,10 +92,14 @@ fn apply(call: &Call<'_>) -> Result<(), Error> {
         [FORMAT, family, ..] => info::FAMILIES.iter().map(|(f, _)| *f).find(|f| *f as u8 == *family),
         _ => None,
     };
-    let Some(family) = family else {
-        return Err(Error::new("ERR SLUICE.APPLY: not an effect of this version"));
+    let applied = match family {
+        Some(family) => dispatch(call, family, expire, head),
+        None => Err(Error::new("ERR SLUICE.APPLY: not an effect of this version")),
     };
-    dispatch(call, family, expire, head)?;
+    if let Err(error) = &applied {
+        load::refuse_damaged_aof(call.context(), error);
+    }
+    applied?;
     call.reply().ok();
     Ok(())
 }

@@ -45,7 +45,7 @@ pub fn missing() -> Vec<&'static str> {
         RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire RedisModule_GetExpire
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
-        RedisModule_NotifyKeyspaceEvent RedisModule_BlockClient RedisModule_UnblockClient RedisModule_SetDisconnectCallback
+        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_BlockClient RedisModule_UnblockClient RedisModule_SetDisconnectCallback
         RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData RedisModule_CreateTimer
         RedisModule_StopTimer RedisModule_SelectDb RedisModule_GetSelectedDb RedisModule_GetContextFlags
         RedisModule_AvoidReplicaTraffic RedisModule_StringPtrLen RedisModule_CreateString RedisModule_FreeString
@@ -123,6 +123,9 @@ impl Flags {
     }
     pub fn loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
+    }
+    pub fn cluster(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
     }
     pub fn aof(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_AOF)
@@ -212,6 +215,19 @@ impl<'a> Ctx<'a> {
 
     pub fn warn(self, text: &str) {
         self.log(c"warning", text);
+    }
+
+    /// In a cluster: whether this node serves the key's slot.
+    pub fn serves(self, key: &OwnedString) -> bool {
+        // SAFETY: a live context and string; the server refuses calls for keys of other nodes by answering null.
+        unsafe {
+            let reply = rm!(RedisModule_Call(self.raw, c"EXISTS".as_ptr(), c"s".as_ptr(), key.raw()));
+            if reply.is_null() {
+                return false;
+            }
+            rm!(RedisModule_FreeCallReply(reply));
+            true
+        }
     }
 
     /// Emits a keyspace event of class `d` (module).

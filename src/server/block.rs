@@ -5,7 +5,7 @@
 //!
 //! We block clients without keys and keep the lines ourselves: the server would otherwise ask every waiter of a key at each change.
 
-use super::api::{Ctx, OK, rm};
+use super::api::{Ctx, OK, OwnedString, rm};
 use super::call::Call;
 use super::chores::{self, Chore};
 use super::error::Error;
@@ -55,7 +55,7 @@ pub type Decide = Rc<dyn Fn(Ctx<'_>, Asked) -> Result<Decided, Error>>;
 /// What a client waits for.
 pub enum Waits {
     /// A limiter's answer. The object is known by its address.
-    Limiter { db: i32, address: usize, decide: Decide },
+    Limiter { place: Place, address: usize, decide: Decide },
     /// A message: its line is in lines.rs. What it is told when its time is over.
     Claim { over: Tree },
 }
@@ -97,7 +97,8 @@ pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
     let asked = if call.may_block() { Asked::Held(ticket()) } else { Asked::AtOnce };
     match (decide(ctx, asked)?, asked) {
         (Decided::Waits(address), Asked::Held(ticket)) => {
-            block(ctx, ticket, 0, Waits::Limiter { db: ctx.db(), address, decide });
+            let place = Place { db: ctx.db(), key: call.arg(1).into() };
+            block(ctx, ticket, 0, Waits::Limiter { place, address, decide });
         }
         (Decided::Told(tree), _) => call.reply().tree(&tree),
         (Decided::Waits(_), _) => return Err(Error::INTERNAL),
@@ -107,13 +108,17 @@ pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
 
 /// The object a client waited on is gone: its command is decided anew, in its turn.
 pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
-    let Some((db, decide)) = WAITERS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
-        Waits::Limiter { db, decide, .. } => Some((*db, decide.clone())),
+    let Some((place, decide)) = WAITERS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
+        Waits::Limiter { place, decide, .. } => Some((place.clone(), decide.clone())),
         Waits::Claim { .. } => None,
     }) else {
         return;
     };
-    match ctx.in_db(db, || decide(ctx, Asked::Held(ticket))) {
+    if ctx.flags().cluster() && !ctx.serves(&OwnedString::new(&place.key)) {
+        send(ticket, Tree::Error(Error::SLOT_MOVED), None);
+        return;
+    }
+    match ctx.in_db(place.db, || decide(ctx, Asked::Held(ticket))) {
         Ok(Decided::Waits(to)) => WAITERS.with(|w| {
             if let Some(Waits::Limiter { address, .. }) = w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
                 *address = to;
@@ -234,12 +239,12 @@ unsafe extern "C" fn on_timeout(
                 let reply = Reply::new(ctx);
                 match &waiter.waits {
                     Waits::Claim { over } => reply.tree(over),
-                    Waits::Limiter { db, address, decide } => {
+                    Waits::Limiter { place, address, decide } => {
                         // Cut short by CLIENT UNBLOCK: what it had booked goes back first, if anything may be changed now.
                         if timer::ready(ctx) {
                             chores::depart(ctx, *address, ticket);
                         }
-                        match ctx.in_db(*db, || decide(ctx, Asked::Over)) {
+                        match ctx.in_db(place.db, || decide(ctx, Asked::Over)) {
                             Ok(Decided::Told(tree)) => reply.tree(&tree),
                             Ok(Decided::Waits(_)) => reply.nil_array(),
                             Err(error) => reply.error(&error),

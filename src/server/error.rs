@@ -19,6 +19,9 @@ impl Error {
 
     pub const WRONG_TYPE: Self =
         Self::new("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// To a client that waited here: it asks again, and is told by the server where to go.
+    pub const SLOT_MOVED: Self =
+        Self::new("TRYAGAIN the slot of this key is served by another node now; ask again");
     pub const INTERNAL: Self =
         Self::new("ERR internal error in sluice, please report it; the server's log has the place");
 

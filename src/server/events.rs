@@ -252,13 +252,20 @@ unsafe extern "C" fn on_cron(
 ) {
     /// Cron runs between two looks whether anybody still listens; about ten seconds each.
     const LOOKS: u32 = 100;
+    /// Cron runs between two looks whether the slots that clients wait for are still ours; about a second each.
+    const SLOT_LOOKS: u32 = 10;
     static RUNS: AtomicU32 = AtomicU32::new(0);
     shield(
         || {
             // SAFETY: the context of a running callback.
-            propagate::tell(unsafe { Ctx::new(ctx) });
-            if RUNS.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
+            let ctx = unsafe { Ctx::new(ctx) };
+            propagate::tell(ctx);
+            let run = RUNS.fetch_add(1, Ordering::Relaxed);
+            if run % LOOKS == LOOKS - 1 {
                 propagate::reconsider();
+            }
+            if run % SLOT_LOOKS == 0 && ctx.flags().cluster() {
+                lines::send_away(ctx);
             }
         },
         || (),

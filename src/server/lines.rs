@@ -324,6 +324,21 @@ pub fn message(queue: &Queue, delivery: &Delivery) -> Tree {
     ])
 }
 
+/// In a cluster: those who wait for keys whose slot another node serves now are sent to ask again.
+pub fn send_away(ctx: Ctx<'_>) {
+    let places: Vec<_> = LINES.with(|l| l.lines.keys().cloned().collect());
+    for at in places {
+        if ctx.serves(&OwnedString::new(&at.1)) {
+            continue;
+        }
+        let tickets = LINES.with(|l| l.lines.get(&at).map(Line::tickets)).unwrap_or_default();
+        for ticket in tickets {
+            leave(ticket);
+            block::send(ticket, Tree::Error(Error::SLOT_MOVED), None);
+        }
+    }
+}
+
 /// The key holds something else: those who waited on a queue there are told.
 fn refuse(at: &(i32, Box<[u8]>)) {
     let tickets = LINES.with(|l| match l.lines.get(at) {

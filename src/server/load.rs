@@ -2,6 +2,7 @@
 
 use super::api::{Ctx, ERR, OK, RawString, missing};
 use super::command::Registrar;
+use super::error::Error;
 use super::guard::shield;
 use super::{api::rm, config, events, info, types};
 use crate::commands;
@@ -73,3 +74,15 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
 
 /// The second is REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED, whose name bindgen does not carry.
 const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | 1 << 1;
+
+/// An effect in the AOF that cannot be applied: starting without it would silently lose what it says, so the server does not start, as with
+/// any other damaged AOF. Nothing outside a load is ever ended by this.
+pub fn refuse_damaged_aof(ctx: Ctx<'_>, error: &Error) {
+    if ctx.flags().loading() {
+        ctx.warn(&format!(
+            "sluice: the append only file cannot be loaded: {}",
+            error.text().to_string_lossy()
+        ));
+        std::process::exit(1);
+    }
+}

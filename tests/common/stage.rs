@@ -252,3 +252,39 @@ pub fn numbers(reply: &Reply) -> Vec<i64> {
     };
     items.iter().map(int).collect()
 }
+
+/// A client that hears keyspace events.
+pub struct Events(RawConnection);
+
+/// A keyspace event: the database, the event's name and the key.
+pub type Event = (i64, String, String);
+
+impl Events {
+    /// Hears the events of all databases whose names match, from now on.
+    #[track_caller]
+    pub fn listen(stage: &mut Stage, names: &str) -> Self {
+        stage.run("CONFIG SET notify-keyspace-events KEA");
+        let mut wire = stage.server.raw();
+        wire.call(&["PSUBSCRIBE", &format!("__keyevent@*__:{names}")]).expect("a subscription");
+        Self(wire)
+    }
+
+    /// The next event, waited for.
+    #[track_caller]
+    pub fn next(&mut self) -> Event {
+        let Reply::Array(message) = self.0.read().expect("an event") else { panic!("an event is an array") };
+        let text = |i: usize| match &message[i] {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a part of an event is a string, not {other}"),
+        };
+        let (channel, key) = (text(2), text(3));
+        let parts = channel.strip_prefix("__keyevent@").and_then(|c| c.split_once("__:"));
+        let (db, name) = parts.expect("the channel of an event");
+        (db.parse().expect("a database"), name.to_owned(), key)
+    }
+
+    /// Whether nothing happens for a while.
+    pub fn is_quiet(&mut self) -> bool {
+        self.0.is_silent_for(QUIET)
+    }
+}

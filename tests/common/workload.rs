@@ -179,6 +179,7 @@ impl Workload {
                 for ((words, learn), reply) in step.commands.iter().zip(&mut got) {
                     check_reply(words, reply);
                     self.learn(learn, reply);
+                    if std::env::var("SLUICE_LOG").is_ok() { println!("LOG {} => {reply}", shown(words)); } // DEBUG
                     // Alone or in a script.
                     for name in [&words[0], words.get(4).unwrap_or(&words[0])] {
                         forget_local_counts(&String::from_utf8_lossy(name), reply);
