@@ -30,7 +30,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         complexity: "O(s) with s stages",
     };
     let (update, read) = (Keys::First(Access::Update), Keys::First(Access::Read));
-    r.add_with_arity(
+    r.add(
         &on(
             "gate.set",
             "write deny-oom",
@@ -38,7 +38,6 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "key (STAGE name (TB capacity tokens period [WARMUP ms] | LB capacity tokens period | SEM limit [LEASE ms]))...",
             "Sets the stages of a gate; those whose name and kind stay keep their level.",
         ),
-        -5,
         set,
     )?;
     r.add(

@@ -3,10 +3,10 @@
 use super::api::{Ctx, RawString, bytes, rm};
 use super::guard::shield;
 use super::info::FAMILIES;
-use super::key::read;
+use super::key::{read, wake};
 use super::registry::{self, Place};
 use super::types::{Value, for_family};
-use super::{block, clock, lines, propagate, timer};
+use super::{block, clock, lines, propagate, stats, timer};
 use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -100,7 +100,8 @@ fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) {
     let found = unsafe {
         read::<O, _>(ctx, key, |object| {
             object.map(|o| {
-                (std::ptr::from_ref(o) as usize - std::mem::offset_of!(Value<O>, object), o.next_event())
+                let address = std::ptr::from_ref(o) as usize - std::mem::offset_of!(Value<O>, object);
+                (address, wake(o, clock::now()))
             })
         })
     };
@@ -138,7 +139,10 @@ unsafe extern "C" fn on_flush(
 fn orphan<O: Object>(address: usize) {
     // SAFETY: the registry knows only live objects (each is forgotten at unlink, free or flush), and this one is flushed only after
     // this event; nothing else reaches it meanwhile.
-    block::orphaned(unsafe { &mut (*(address as *mut Value<O>)).object });
+    let value = unsafe { &mut *(address as *mut Value<O>) };
+    let before = value.memory();
+    block::orphaned(&mut value.object);
+    stats::grew(O::FAMILY, value.memory() as i64 - before as i64);
 }
 
 unsafe extern "C" fn on_swap(

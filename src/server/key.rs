@@ -118,6 +118,8 @@ pub struct Opened<'a, O: Object> {
     before: Counts,
     bytes_before: usize,
     event: Option<&'static CStr>,
+    /// Nothing that is due was left undone by [`Opened::settle`].
+    settled: bool,
     ended: bool,
 }
 
@@ -158,6 +160,7 @@ impl<'a, O: Object> Opened<'a, O> {
             before: [0; stats::MOST_EVENTS],
             bytes_before: 0,
             event: None,
+            settled: true,
             ended: false,
         };
         opened.count_before();
@@ -235,7 +238,8 @@ impl<'a, O: Object> Opened<'a, O> {
             return true;
         }
         let (object, journal) = self.parts();
-        object.settle(now, most, journal)
+        self.settled = object.settle(now, most, journal);
+        self.settled
     }
 
     /// Has the key go if its object says the same as no object.
@@ -269,17 +273,18 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         let answers = if self.existing().is_some() { self.parts().0.answers() } else { Vec::new() };
         let changed = self.journal.changed();
+        // Counted before the key may go: what happened last has happened, too.
+        let mut after = self.before;
+        if let (true, Some(object)) = (changed && !O::EVENTS.is_empty(), self.existing()) {
+            object.counts(&mut after);
+        }
         if changed {
             self.commit();
         }
-        let mut after = self.before;
         if !self.value.is_null() {
             stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
             // SAFETY: the value of the key that is still open.
             let object = unsafe { &(*self.value).object };
-            if changed && !O::EVENTS.is_empty() {
-                object.counts(&mut after);
-            }
             if let Some(at) = wake(object, self.now) {
                 let place = || {
                     // SAFETY: `name` is live.
@@ -316,7 +321,8 @@ impl<'a, O: Object> Opened<'a, O> {
                 }
             }
         }
-        if O::FAMILY.queue() {
+        // Who waits is served once all that is due has happened; until then the timer comes back.
+        if O::FAMILY.queue() && self.settled {
             // SAFETY: `name` is live.
             lines::changed(ctx, || unsafe { bytes(name) });
         }
@@ -377,6 +383,8 @@ impl<'a, O: Object> Opened<'a, O> {
         if self.value.is_null() {
             return;
         }
+        // The free hook reckons with the object as it is by now.
+        stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
         // SAFETY: the key is open for writing; its unlink hook (types.rs) takes the object out of the registry. The name is live.
         unsafe {
             rm!(RedisModule_DeleteKey(self.handle.0));
@@ -434,7 +442,7 @@ impl<O: Object> Drop for Opened<'_, O> {
 
 /// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
 /// is an instant of ours.
-fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
+pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
     let event = object.next_event();
     if !clock::frozen() {
         return event;

@@ -114,11 +114,14 @@ impl Line {
             return None;
         }
         let mut first = self.any.first().copied();
-        for (group, row) in &self.groups {
-            if let Some(ticket) = row.first().copied()
-                && first.is_none_or(|f| ticket < f)
-                && queue.claimable(now, Some(group))
-            {
+        // Whichever are fewer: the groups waited for, or those that have something.
+        let waited: Vec<(Ticket, Box<[u8]>)> = if self.groups.len() <= queue.candidate_count() {
+            self.groups.iter().filter_map(|(g, row)| Some((*row.first()?, g.clone()))).collect()
+        } else {
+            queue.candidates().filter_map(|g| Some((*self.groups.get(g)?.first()?, g.into()))).collect()
+        };
+        for (ticket, group) in waited {
+            if first.is_none_or(|f| ticket < f) && queue.claimable(now, Some(&group)) {
                 first = Some(ticket);
             }
         }
@@ -127,6 +130,9 @@ impl Line {
 
     /// When somebody could be served if only tokens are awaited.
     fn next(&self, queue: &mut Queue, now: Micros) -> Option<Micros> {
+        if !queue.is_rated() {
+            return None;
+        }
         let any = if self.any.is_empty() { None } else { queue.claimable_at(now, None) };
         let groups = self.groups.keys().filter_map(|g| queue.claimable_at(now, Some(g)));
         groups.chain(any).min()

@@ -87,6 +87,10 @@ fn sequence(rest: &mut &[&str]) -> Result<Vec<Node>, String> {
                     _ => return Err(format!("syntax: {closing} is missing")),
                 }
                 node.optional = *word == "[";
+                if let Some((&"...", after)) = rest.split_first() {
+                    *rest = after;
+                    node.multiple = true;
+                }
                 nodes.push(node);
             }
             _ => {
@@ -169,6 +173,7 @@ mod tests {
             ("key [DELAY ms] RECEIPTS n receipt...", -5),
             ("key (READY | DELAYED | DEAD | ALL)", 3),
             ("[SET ms | ADVANCE ms | REAL]", -1),
+            ("key (STAGE name (TB capacity tokens period [WARMUP ms] | SEM limit [LEASE ms]))...", -6),
         ] {
             assert_eq!(arity(&parse(syntax).unwrap()), expected, "{syntax}");
         }
@@ -185,6 +190,8 @@ mod tests {
         assert_eq!(choice.kind, ONE_OF);
         assert_eq!(choice.children[1].token.as_deref(), Some("FIXED"));
         assert_eq!(choice.children[2].children.len(), 2);
+        let nodes = parse("key (STAGE name)...").unwrap();
+        assert!(nodes.len() == 2 && nodes[1].multiple && nodes[1].token.as_deref() == Some("STAGE"));
         assert!(parse("key [").is_err() && parse("key ]").is_err() && parse("[]").is_err());
     }
 }

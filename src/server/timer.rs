@@ -132,7 +132,7 @@ fn settle<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, now: Micros) -
     let done = opened.settle(STEPS);
     opened.reap();
     opened.finish();
-    if O::FAMILY.queue() {
+    if done && O::FAMILY.queue() {
         lines::look_again(place.db, &place.key);
     }
     done

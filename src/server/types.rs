@@ -8,6 +8,7 @@
 
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
+use super::key::wake;
 use super::{block, clock, events, lines, registry, stats};
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
@@ -189,7 +190,7 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
             // SAFETY: the io handle is live; its key name, if any, is a live string; the value was just made.
             unsafe {
                 let key = rm!(RedisModule_GetKeyNameFromIO(io));
-                if let (Some(at), false) = ((*value).object.next_event(), key.is_null()) {
+                if let (Some(at), false) = (wake(&(*value).object, clock::now()), key.is_null()) {
                     let db = rm!(RedisModule_GetDbIdFromIO(io));
                     registry::schedule(O::FAMILY, value as usize, at, || (db, bytes(key).into()));
                 }
@@ -359,7 +360,7 @@ unsafe extern "C" fn copy<O: Object>(
             unsafe {
                 events::came_from(rm!(RedisModule_GetDbIdFromOptCtx(opt)));
                 let key = rm!(RedisModule_GetToKeyNameFromOptCtx(opt));
-                if let (Some(at), false) = ((*copy).object.next_event(), key.is_null()) {
+                if let (Some(at), false) = (wake(&(*copy).object, clock::now()), key.is_null()) {
                     let db = rm!(RedisModule_GetToDbIdFromOptCtx(opt));
                     registry::schedule(O::FAMILY, copy as usize, at, || (db, bytes(key).into()));
                 }

@@ -13,6 +13,10 @@ class ConnectionError(Exception):
     pass
 
 
+class ResponseError(Exception):
+    pass
+
+
 class Client:
     """As much of redis-py as the recipes use."""
 
@@ -39,7 +43,7 @@ class Client:
         if kind == b":":
             return int(rest)
         if kind == b"-":
-            raise RuntimeError(rest)
+            raise ResponseError(rest)
         if int(rest) < 0:
             return None
         if kind == b"$":
@@ -112,6 +116,60 @@ def api_limit(r, page):
     assert r.execute_command("TB.PEEK", "api:user:8", 100, 10, 1000) == level
 
 
+def one_call(r, page):
+    assert all(page["passes"](r, 7, "acme")[0] for _ in range(100))
+    assert page["passes"](r, 7, "acme") == (False, 100, ["{api}:user:7"])
+    assert r.execute_command("TTL", "{api}:user:7") > 86000
+    assert r.execute_command("TTL", "{api}:tenant:acme") == -1
+    r.execute_command("TB.DRAIN", "{api}:tenant:acme")
+    level = r.execute_command("TB.PEEK", "{api}:all")
+    assert page["passes"](r, 8, "acme") == (False, 2, ["{api}:tenant:acme"])
+    assert r.execute_command("TB.PEEK", "{api}:all") == level
+    assert r.execute_command("TB.PEEK", "{api}:user:8")[2] == 99
+    r.execute_command("SET", "{api}:user:9", "text")
+    try:
+        page["passes"](r, 9, "acme")
+        raise AssertionError("that is no bucket")
+    except ResponseError as error:
+        assert "WRONGTYPE" in str(error), error
+
+
+def permits(r, page):
+    held = lambda: r.execute_command("SEM.INFO", "reports")
+    seen = []
+
+    def work(receipt):
+        for _ in range(3):
+            r.execute_command("SLUICE.CLOCK", "ADVANCE", 20_000)  # longer in all than the lease
+            seen.append(receipt)
+            yield
+
+    page["with_permit"](r, "w1", work)
+    page["with_permit"](r, "w2", work)
+    assert len(seen) == 6 and seen[0] < seen[3], seen
+    assert held() is None
+
+    def paused(receipt):
+        r.execute_command("SLUICE.CLOCK", "ADVANCE", 30_000)
+        yield
+        raise AssertionError("never gets here")
+
+    try:
+        page["with_permit"](r, "w3", paused)
+        raise AssertionError("its lease was over")
+    except TimeoutError as error:
+        assert "lease" in str(error), error
+    r.execute_command("SEM.ACQUIRE", "reports", 8, "COUNT", 8, "LEASE", 60_000)
+    later = threading.Timer(0.3, lambda: Client(port).execute_command("SLUICE.CLOCK", "ADVANCE", 10_000))
+    later.start()
+    try:
+        page["with_permit"](r, "w4", work)
+        raise AssertionError("all are taken")
+    except TimeoutError as error:
+        assert "all 8 permits are taken, try again in 50000 ms" in str(error), error
+    later.join()
+
+
 def headers(r, page):
     six = r.execute_command("TB.TAKE", "h", 10, 10, 60000, "COST", 9)
     assert page["headers"](six, 10, 60000) == {
@@ -165,6 +223,8 @@ def fallback(r, page):
 SCENES = {
     "A worker loop": worker_loop,
     "An API limit for each user": api_limit,
+    "User, tenant and everybody in one call": one_call,
+    "Capping concurrency": permits,
     "Headers from a reply": headers,
     "Smoothing to a slow supplier": smoothing,
     "A budget of LLM tokens": llm,
@@ -178,7 +238,8 @@ for heading, scene in SCENES.items():
     client = Client(port)
     client.execute_command("FLUSHALL")
     client.execute_command("SLUICE.CLOCK", "SET", 1_900_000_000_000)
-    page = {"redis": types.SimpleNamespace(ConnectionError=ConnectionError, TimeoutError=TimeoutError)}
+    page = {"redis": types.SimpleNamespace(
+        ConnectionError=ConnectionError, TimeoutError=TimeoutError, ResponseError=ResponseError)}
     exec(compile(found[heading], heading, "exec"), page)
     scene(client, page)
     print(heading)

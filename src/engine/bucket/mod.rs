@@ -10,11 +10,12 @@
 //! that long is *cold*.
 //!
 //! Invariants:
-//! - `-MAX_DEBT tokens <= level <= capacity`; the part is below [`Bucket::parts`] and 0 without a warm-up.
+//! - `-DEEPEST units <= level <= capacity`; the part is below [`Bucket::parts`] and 0 without a warm-up.
 //! - The clock may step back (`now < at`): the level is then less by the step × rate, but not below min(0, level), and what was full is full.
-//! - Bounds that keep all of it in `i128`: capacity, tokens <= 10¹² < 2⁴⁰, a period in µs < 2⁴⁵, hence a full bucket < 2⁸⁵ units and
-//!   the deepest debt < 2¹⁰⁵; an instant's distance from another < 2⁶³, hence a gain < 2¹⁰³.
+//! - Bounds that keep all of it in `i128`: capacity, tokens <= 10¹² < 2⁴⁰, a period in µs < 2⁴⁵, hence a full bucket < 2⁸⁵ units; the
+//!   deepest debt is 2¹²⁶; an instant's distance from another < 2⁶³, hence a gain < 2¹⁰³.
 
+pub(crate) mod narrow;
 mod ramp;
 mod scale;
 #[cfg(test)]
@@ -29,8 +30,8 @@ use serde::{Deserialize, Serialize};
 /// The largest capacity, refill, cost or count an argument may give.
 pub const MAX_COUNT: i64 = 1_000_000_000_000;
 
-/// A debt is cut here (tokens). Only a million blocked clients or a chain of `LEVEL SCALE` could pass it.
-pub const MAX_DEBT: i64 = 1_000_000_000_000_000_000;
+/// A debt is cut here (units; at least 10²⁴ tokens). Only a chain of `LEVEL SCALE` could pass it.
+pub(crate) const DEEPEST: i128 = 1 << 126;
 
 /// The instant at which a bucket became full that was never seen otherwise: before every instant of any clock.
 pub const EVER: Micros = -(1 << 61);
@@ -248,7 +249,7 @@ impl Bucket {
         }
         let bucket = Self { level, at, ramp, ..Self::new(limits, warmup_ms) };
         let full = Level::whole(limits.full());
-        if level > full || level.units < limits.units(-MAX_DEBT) || level.part >= bucket.parts() {
+        if level > full || level.units < -DEEPEST || level.part >= bucket.parts() {
             return Err(Corrupt("level out of range"));
         }
         if !(at == EVER && level == full || (0..=MAX_INSTANT).contains(&at)) {
@@ -354,7 +355,7 @@ impl Bucket {
 
     /// Takes `tokens` out, whatever there is. The bucket must be [brought](Bucket::bring).
     pub fn charge(&mut self, tokens: i64) {
-        self.level.units = (self.level.units - self.limits.units(tokens)).max(self.limits.units(-MAX_DEBT));
+        self.level.units = (self.level.units - self.limits.units(tokens)).max(-DEEPEST);
     }
 
     /// Takes `tokens` out, but only down to one capacity of debt; answers the whole tokens taken. The bucket must be brought.
@@ -435,7 +436,9 @@ impl Bucket {
 
     /// The reply of TB. The bucket must be brought.
     pub fn six(&self, granted: i64, retry: i64) -> [i64; 6] {
-        [granted, self.limits.capacity(), self.remaining(), retry, self.next_after(), self.reset_after()]
+        let remaining = self.remaining();
+        let next = if self.level >= self.full() { 0 } else { self.until(remaining + 1) };
+        [granted, self.limits.capacity(), remaining, retry, next, self.reset_after()]
     }
 
     /// Since when it has been full, if it is full at `now`.

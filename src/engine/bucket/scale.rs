@@ -3,7 +3,7 @@
 //! The tokens there are kept (or added to, scaled, or filled: [`Policy`]), rounded down to a unit of the new period and cut to the new
 //! capacity; a full bucket stays full, a debt stays.
 
-use super::{Bucket, Level, Limits, MAX_DEBT};
+use super::{Bucket, DEEPEST, Level, Limits};
 use crate::engine::time::Micros;
 
 /// `LEVEL` of `TB.SET`.
@@ -44,12 +44,11 @@ impl Bucket {
             [self.parts(), self.limits.unit(), scale_from],
         );
         let more = if policy == Policy::Add && to > from { limits.units((to - from) as i64) } else { 0 };
-        let most = limits.units(MAX_DEBT);
-        kept.clamp(-most, most) + more
+        kept.clamp(-DEEPEST, DEEPEST) + more
     }
 }
 
-/// ⌊(units × parts + part) × times / over⌋, cut to ±`i128::MAX`. The product stays below 2¹⁰⁶⁺⁴⁷⁺⁴⁵⁺⁴⁰ = 2²³⁸.
+/// ⌊(units × parts + part) × times / over⌋, cut to ±`i128::MAX`. The product stays below 2¹²⁷⁺⁴⁷⁺⁴⁵⁺⁴⁰ = 2²⁵⁹.
 fn ratio(level: Level, parts: u64, times: [u64; 2], over: [u64; 3]) -> i128 {
     // A negative level as -(units × parts - part) keeps the part positive in the magnitude.
     let negative = level.units < 0;
@@ -71,12 +70,12 @@ fn ratio(level: Level, parts: u64, times: [u64; 2], over: [u64; 3]) -> i128 {
     if negative { -magnitude.saturating_add(i128::from(rest)) } else { magnitude }
 }
 
-/// An unsigned integer of 256 bits, least word first.
-struct Wide([u64; 4]);
+/// An unsigned integer of 320 bits, least word first.
+struct Wide([u64; 5]);
 
 impl Wide {
     fn from(n: u128) -> Self {
-        Self([n as u64, (n >> 64) as u64, 0, 0])
+        Self([n as u64, (n >> 64) as u64, 0, 0, 0])
     }
 
     fn multiply(&mut self, factor: u64) {
@@ -120,8 +119,8 @@ impl Wide {
 
     /// The value, cut to `i128::MAX`.
     fn low(&self) -> i128 {
-        let [a, b, c, d] = self.0;
+        let [a, b, above @ ..] = self.0;
         let low = u128::from(a) | (u128::from(b) << 64);
-        if c > 0 || d > 0 { i128::MAX } else { i128::try_from(low).unwrap_or(i128::MAX) }
+        if above != [0; 3] { i128::MAX } else { i128::try_from(low).unwrap_or(i128::MAX) }
     }
 }

@@ -7,7 +7,7 @@
 pub const MAX_NAME: usize = 512;
 
 /// Blocks in a piece.
-const PIECE: usize = 64;
+const PIECE: usize = 512;
 const OWNER: usize = 4;
 
 #[derive(Debug, Clone, Default)]
@@ -85,10 +85,13 @@ impl Names {
     }
 
     pub(super) fn memory(&self) -> usize {
-        let piece = size_of::<Vec<u8>>();
-        let bytes =
-            |s: &Size| s.pieces.capacity() * piece + s.pieces.iter().map(Vec::capacity).sum::<usize>();
-        self.sizes.capacity() * size_of::<Size>() + self.sizes.iter().map(bytes).sum::<usize>()
+        // All pieces but the last of a size are full.
+        let bytes = |(class, size): (usize, &Size)| {
+            let last = size.pieces.last().map_or(0, Vec::capacity);
+            let others = size.pieces.len().saturating_sub(1) * PIECE * (OWNER + 4 * (class + 1));
+            size.pieces.capacity() * size_of::<Vec<u8>>() + others + last
+        };
+        self.sizes.capacity() * size_of::<Size>() + self.sizes.iter().enumerate().map(bytes).sum::<usize>()
     }
 
     pub(super) fn allocations(&self) -> usize {

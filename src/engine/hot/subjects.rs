@@ -36,7 +36,8 @@ struct Entry {
     /// `over` (40 bits), then the low bits of `since`.
     over_since: u64,
     since_high: u16,
-    len: u16,
+    /// The length of the name (10 bits) and some bits of its hash, so that a stranger's name is rarely looked at.
+    len_tag: u16,
     name: u32,
     /// The next slot in the same bucket of the table.
     next: u32,
@@ -80,24 +81,29 @@ impl Subjects {
     }
 
     pub(super) fn name(&self, slot: u32) -> &[u8] {
-        self.entry(slot).map_or(&[], |e| self.names.get(usize::from(e.len), e.name))
+        self.entry(slot).map_or(&[], |e| self.names.get(e.len(), e.name))
     }
 
-    /// The bucket of the table for a name.
-    fn bucket(&self, name: &[u8]) -> usize {
+    /// The bucket of the table for a hash.
+    fn bucket(&self, hash: u64) -> usize {
         let buckets = self.table.len();
         let wide = buckets.next_power_of_two();
-        let index = self.hasher.hash_one(name) as usize & (wide - 1);
+        let index = hash as usize & (wide - 1);
         if index < buckets { index } else { index & (wide / 2 - 1) }
+    }
+
+    fn bucket_of(&self, slot: u32) -> usize {
+        self.bucket(self.hasher.hash_one(self.name(slot)))
     }
 
     pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
         if self.table.len() == 0 {
             return None;
         }
-        let mut slot = self.table.get(self.bucket(name))?;
+        let hash = self.hasher.hash_one(name);
+        let mut slot = self.table.get(self.bucket(hash))?;
         while let Some(entry) = self.entry(slot) {
-            if usize::from(entry.len) == name.len() && self.names.get(name.len(), entry.name) == name {
+            if entry.len_tag == len_tag(name, hash) && self.names.get(name.len(), entry.name) == name {
                 return Some(slot);
             }
             slot = entry.next;
@@ -179,7 +185,7 @@ impl Subjects {
                     full_at: 0,
                     over_since: 0,
                     since_high: 0,
-                    len: name.len() as u16,
+                    len_tag: len_tag(name, self.hasher.hash_one(name)),
                     name: index,
                     next: NONE,
                     place,
@@ -194,9 +200,14 @@ impl Subjects {
                 slot
             }
         };
+        // A new one's is 0, so it rises; one that was there is nearly always full later than before, so it sinks.
+        let before = self.full_at(slot);
         self.write(slot, deficit, rate);
-        if let Some(entry) = self.entry(slot) {
-            self.settle_at(entry.place as usize);
+        let place = self.entry(slot).map_or(0, |e| e.place as usize);
+        if before > 0 && self.full_at(slot) >= before {
+            self.sink(place);
+        } else {
+            self.settle_at(place);
         }
     }
 
@@ -242,7 +253,7 @@ impl Subjects {
         };
         self.unlink(slot);
         self.leave_heap(entry.place as usize);
-        if let Some(moved) = self.names.remove(usize::from(entry.len), entry.name)
+        if let Some(moved) = self.names.remove(entry.len(), entry.name)
             && let Some(owner) = self.entries.get_mut(moved as usize)
         {
             owner.name = entry.name;
@@ -261,7 +272,7 @@ impl Subjects {
             self.unlink(last);
             self.entries.set(slot as usize, entry);
             self.heap.set(entry.place as usize, slot);
-            self.names.set_owner(usize::from(entry.len), entry.name, slot);
+            self.names.set_owner(entry.len(), entry.name, slot);
             if let Some(far) = self.far.remove(&last) {
                 self.far.insert(slot, far);
             }
@@ -273,7 +284,7 @@ impl Subjects {
     // The table.
 
     fn link(&mut self, slot: u32) {
-        let bucket = self.bucket(self.name(slot));
+        let bucket = self.bucket_of(slot);
         let next = self.table.get(bucket).unwrap_or(NONE);
         self.table.set(bucket, slot);
         if let Some(entry) = self.entries.get_mut(slot as usize) {
@@ -282,7 +293,7 @@ impl Subjects {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let bucket = self.bucket(self.name(slot));
+        let bucket = self.bucket_of(slot);
         let after = self.entry(slot).map_or(NONE, |e| e.next);
         let Some(mut at) = self.table.get(bucket) else {
             return;
@@ -415,7 +426,16 @@ impl Subjects {
     }
 }
 
+/// See [`Entry`]; a name has at most 512 bytes.
+fn len_tag(name: &[u8], hash: u64) -> u16 {
+    name.len() as u16 | (hash >> 58 << 10) as u16
+}
+
 impl Entry {
+    fn len(&self) -> usize {
+        usize::from(self.len_tag & 0x3ff)
+    }
+
     fn since(&self) -> u64 {
         u64::from(self.since_high) << SINCE_LOW | self.over_since & ((1 << SINCE_LOW) - 1)
     }

@@ -222,7 +222,7 @@ impl Bench {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 800, ..Default::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
     fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..50)) {

@@ -26,6 +26,8 @@ pub(super) struct Top {
     /// Each counter once, least first, by a weight it once had: weights only grow between halvings.
     order: BinaryHeap<Reverse<(u64, u32)>>,
     halved_at: Micros,
+    /// Bytes of the subjects' names.
+    name_bytes: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -72,6 +74,7 @@ impl Top {
         let counters = std::mem::take(&mut self.counters);
         self.index.clear();
         self.order.clear();
+        self.name_bytes = 0;
         for counter in counters {
             let (granted, refused) = (counter.granted >> times, counter.refused >> times);
             let kept = Counter { granted, refused, inherited: counter.inherited >> times, ..counter };
@@ -79,6 +82,7 @@ impl Top {
                 let slot = self.counters.len() as u32;
                 self.order.push(Reverse((kept.weight(), slot)));
                 self.index.insert(kept.subject.clone(), slot);
+                self.name_bytes += kept.subject.len();
                 self.counters.push(kept);
             }
         }
@@ -116,11 +120,13 @@ impl Top {
         let (inherited, slot) = least.unwrap_or((0, self.counters.len() as u32));
         match self.counters.get_mut(slot as usize) {
             Some(counter) => {
+                self.name_bytes -= counter.subject.len();
                 self.index.remove(&counter.subject);
                 *counter = Counter { inherited, ..new };
             }
             None => self.counters.push(new),
         }
+        self.name_bytes += subject.len();
         self.order.push(Reverse((inherited, slot)));
         self.index.insert(subject.into(), slot);
         slot
@@ -139,7 +145,6 @@ impl Top {
     }
 
     pub(super) fn memory(&self) -> usize {
-        let names: usize = self.counters.iter().map(|c| 2 * c.subject.len()).sum();
-        names + self.counters.len() * (2 * size_of::<Counter>() + size_of::<(u64, u32)>())
+        2 * self.name_bytes + self.counters.len() * (2 * size_of::<Counter>() + size_of::<(u64, u32)>())
     }
 }

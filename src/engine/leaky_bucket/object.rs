@@ -190,4 +190,4 @@ impl Object for LeakyBucket {
     }
 }
 
-const _: () = assert!(size_of::<LeakyBucket>() <= 48);
+const _: () = assert!(size_of::<LeakyBucket>() <= 40);

@@ -202,6 +202,22 @@ impl Queue {
         self.has_token(now) && self.pick_lane(now, group).is_some()
     }
 
+    /// The groups with ready messages whose claims are not paused nor known to be out of tokens.
+    pub fn candidates(&self) -> impl Iterator<Item = &[u8]> {
+        let names = self.seats.iter().filter_map(|(.., slot)| self.lanes.get(*slot)).map(|lane| &*lane.name);
+        names.filter(|name| !name.is_empty())
+    }
+
+    /// How many these are at most.
+    pub fn candidate_count(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Whether tokens can stand in the way of a claim at all.
+    pub fn is_rated(&self) -> bool {
+        self.config.rate.is_some() || self.config.group_rate.is_some()
+    }
+
     /// When nothing but tokens stands in the way of a claim: the instant at which they are there (not after `now`: already).
     pub fn claimable_at(&mut self, now: Micros, group: Option<&[u8]>) -> Option<Micros> {
         let own = match (self.config.rate, self.tokens) {

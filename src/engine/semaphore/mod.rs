@@ -56,7 +56,6 @@ pub struct Semaphore {
 struct Counts {
     granted: i64,
     refused: i64,
-    timed_out: i64,
     /// Leases released, and those that ended by themselves.
     released: u64,
     ended: u64,
@@ -107,6 +106,7 @@ pub struct Info {
     pub next_end: i64,
     pub granted: i64,
     pub refused: i64,
+    /// Leases that ended by themselves.
     pub timed_out: i64,
 }
 
@@ -316,7 +316,7 @@ impl Semaphore {
             next_end: next_end.unwrap_or(-1),
             granted: self.counts.granted,
             refused: self.counts.refused,
-            timed_out: self.counts.timed_out,
+            timed_out: i64::try_from(self.counts.ended).unwrap_or(i64::MAX),
         })
     }
 
@@ -410,7 +410,7 @@ impl Semaphore {
             Ok(permit) => Answer::Permit(permit),
             Err(NoLimits) => Answer::NoLimits,
         };
-        self.counts.timed_out += 1;
+        self.counts.refused += 1;
         self.line.remove(ticket);
         self.answers.push((ticket, answer));
     }

@@ -64,15 +64,18 @@ struct Extras {
 }
 
 impl Extras {
-    /// Whether a bucket without extras would be the same.
-    fn idle(&self) -> bool {
-        !self.pinned
-            && self.warmup_ms == 0
+    /// Whether it is at most pinned.
+    fn plain(&self) -> bool {
+        self.warmup_ms == 0
             && self.wide.is_none()
             && self.ban == 0
             && self.holds.len() == 0
             && self.line.len() == 0
-            && self.answers.is_empty()
+    }
+
+    /// Whether a bucket without extras would be the same.
+    fn idle(&self) -> bool {
+        !self.pinned && self.plain() && self.answers.is_empty()
     }
 }
 

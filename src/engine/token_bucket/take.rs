@@ -1,6 +1,7 @@
 //! Taking tokens and giving them back: TAKE, PEEK, REFUND, DRAIN, HOLD, SETTLE.
 
 use super::{Effect, Hold, TokenBucket};
+use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Limits, NoLimits};
 use crate::engine::fencing::Fencing;
 use crate::engine::gate::pass::Look;
@@ -33,9 +34,59 @@ impl TokenBucket {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<[i64; 6], NoLimits> {
+        if mode == Mode::Whole
+            && let Some(reply) = self.take_plain(limits, cost, now, journal)
+        {
+            return Ok(reply);
+        }
         self.close_due(now, usize::MAX, journal);
         let (reply, _) = self.ask(limits, cost, mode, None, now, journal)?;
         Ok(reply)
+    }
+
+    /// The usual take, quickly: a plain bucket, or none yet, whose limits have not changed. None: it is another case.
+    #[inline]
+    fn take_plain(
+        &mut self,
+        limits: Option<Limits>,
+        cost: i64,
+        now: Micros,
+        journal: &mut Journal,
+    ) -> Option<[i64; 6]> {
+        let known = Limits::unpack(self.limits);
+        let pinned = match &self.extras {
+            None => false,
+            Some(extras) if extras.plain() => extras.pinned,
+            Some(_) => return None,
+        };
+        let (limits, mut bucket) = match (known, limits) {
+            (Some(known), asked) if pinned || asked.is_none_or(|asked| asked == known) => {
+                let bucket = Narrow::brought(known, self.level, self.at, now)?;
+                if asked.is_none() && !pinned && bucket.is_full() {
+                    return None;
+                }
+                (known, bucket)
+            }
+            (None, Some(asked)) => (asked, Narrow::full(asked)?),
+            _ => return None,
+        };
+        let taken = bucket.take(cost);
+        if let Some(extras) = self.extras.as_mut().filter(|e| e.pinned) {
+            extras.granted += i64::from(taken.is_ok());
+            extras.refused += i64::from(taken.is_err());
+        }
+        Some(match taken {
+            Err(retry) => bucket.six(0, retry),
+            Ok(()) => {
+                let units = i128::from(bucket.level());
+                let effect = match known {
+                    Some(_) => Effect::Level { units, at: now },
+                    None => Effect::Begin { limits, units, at: now },
+                };
+                self.commit(effect, journal);
+                bucket.six(cost, 0)
+            }
+        })
     }
 
     /// `TB.TAKE … BLOCK ms`: None if the tokens are booked; the client is answered when they are there.

@@ -1,0 +1,214 @@
+//! Three masters of a cluster: commands over several slots, and a slot that moves from one node to another while leases run and clients wait.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::stage::{Events, Stage, numbers, payloads, receipt};
+use common::{Engine, Reply, Server, free_port, on_every_engine, within};
+use std::time::{Duration, Instant};
+
+const SLOTS: u16 = 16_384;
+
+fn node(engine: &Engine) -> Stage {
+    let server = Server::builder(engine)
+        .option("hz", "100")
+        .option("cluster-enabled", "yes")
+        .option("cluster-node-timeout", "2000")
+        // By default 10,000 above the other one, which may be no port at all.
+        .option("cluster-port", &free_port().to_string())
+        .start();
+    Stage::on(server)
+}
+
+/// Three nodes with a third of the slots each.
+struct Cluster(Vec<Stage>);
+
+impl Cluster {
+    fn start(engine: &Engine) -> Self {
+        let mut nodes: Vec<Stage> = (0..3).map(|_| node(engine)).collect();
+        for (i, node) in (0_u16..).zip(&mut nodes) {
+            let (first, last) = (i * SLOTS / 3, (i + 1) * SLOTS / 3 - 1);
+            node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {}", if i == 2 { SLOTS - 1 } else { last }));
+            node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
+        }
+        let addresses: Vec<(u16, String)> = nodes
+            .iter_mut()
+            .map(|node| {
+                let line = node.text("CLUSTER NODES");
+                let bus = line.split(['@', ',', ' ']).nth(2).expect("a bus port").to_owned();
+                (node.server.port(), bus)
+            })
+            .collect();
+        for (port, bus) in &addresses[1..] {
+            nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}"));
+        }
+        for node in &mut nodes {
+            within(Duration::from_secs(30), "the cluster to be whole", || {
+                let info = node.text("CLUSTER INFO");
+                (info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")).then_some(())
+            });
+        }
+        Self(nodes)
+    }
+
+    /// The node that serves a key, and another one.
+    fn owner_and_other(&mut self, key: &str) -> (usize, usize) {
+        let slot = self.0[0].int(&format!("CLUSTER KEYSLOT {key}"));
+        let owner = usize::try_from((slot * 3 + 2) / i64::from(SLOTS)).unwrap().min(2);
+        let owner = if self.0[owner].bytes(&["EXISTS", key]) == Reply::Int(0) {
+            owner
+        } else {
+            owner.saturating_sub(1)
+        };
+        assert_eq!(self.0[owner].bytes(&["EXISTS", key]), Reply::Int(0), "node {owner} serves {key}");
+        (owner, (owner + 1) % 3)
+    }
+
+    /// Moves a slot with all its keys.
+    fn move_slot(&mut self, slot: i64, from: usize, to: usize) {
+        let (from_id, to_id) = (self.0[from].text("CLUSTER MYID"), self.0[to].text("CLUSTER MYID"));
+        let port = self.0[to].server.port();
+        self.0[to].run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"));
+        self.0[from].run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
+        let Reply::Array(keys) = self.0[from].run(&format!("CLUSTER GETKEYSINSLOT {slot} 1000")) else {
+            panic!("keys are an array")
+        };
+        let keys: Vec<String> = keys
+            .into_iter()
+            .map(|key| match key {
+                Reply::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
+                other => panic!("a key is a string, not {other}"),
+            })
+            .collect();
+        let port = port.to_string();
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        words.extend(keys.iter().map(String::as_str));
+        assert_eq!(self.0[from].bytes(&words).to_string(), "\"OK\"");
+        for node in [to, from] {
+            self.0[node].run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}"));
+        }
+    }
+}
+
+#[test]
+fn one_command_has_all_its_keys_in_one_slot() {
+    on_every_engine(|engine| {
+        // A single node with every slot is a cluster.
+        let mut s = node(engine);
+        s.run("CLUSTER ADDSLOTSRANGE 0 16383");
+        within(Duration::from_secs(10), "the cluster to be whole", || {
+            s.text("CLUSTER INFO").contains("cluster_state:ok").then_some(())
+        });
+        for line in ["RQ.MCLAIM 2 a b", "RQ.MCLAIM 2 a b BLOCK 0", "RQ.MOVE a b READY", "GATE.MPASS 2 a b"] {
+            assert!(s.error(line).starts_with("CROSSSLOT "), "{line}");
+        }
+        s.run("RQ.MPUSH {t}a 2 m n");
+        assert_eq!(s.int("RQ.MOVE {t}a {t}b READY COUNT 1"), 1);
+        assert!(s.shown("RQ.MCLAIM 3 {t}c {t}b {t}a").starts_with("[\"{t}b\", [["));
+        s.run("TB.SET {t}tb 5 1 1000");
+        s.run("LB.SET {t}lb 5 1 1000");
+        assert!(s.shown("GATE.MPASS 2 {t}tb {t}lb").starts_with("[1, 0, 0, "));
+        // All state of an object is in its key: any key will do.
+        for i in 0..50 {
+            s.run(&format!("RQ.PUSH any{i} m GROUP g"));
+            s.run(&format!("TB.TAKE tb{i} 5 1 1000"));
+        }
+        assert_eq!(s.field("panics_caught"), 0);
+    });
+}
+
+#[test]
+fn a_slot_moves_with_its_keys_while_leases_run() {
+    on_every_engine(|engine| {
+        let mut cluster = Cluster::start(engine);
+        let (from, to) = cluster.owner_and_other("{m}q");
+        let slot = cluster.0[from].int("CLUSTER KEYSLOT {m}q");
+        let a = &mut cluster.0[from];
+        a.run("RQ.MPUSH {m}q 3 short long ready");
+        let begin = Instant::now();
+        let short = receipt(&a.run("RQ.CLAIM {m}q LEASE 700"));
+        let long = receipt(&a.run("RQ.CLAIM {m}q LEASE 60000"));
+        a.run("TB.SET {m}pinned 10 1 600000");
+        a.run("TB.TAKE {m}pinned COST 7");
+        a.run("TB.TAKE {m}tb 10 1 600000 COST 7");
+        a.run("LB.TAKE {m}lb 10 1 600000 COST 7");
+        let number = |reply: String| reply.rsplit(", ").next().unwrap().trim_end_matches(']').to_owned();
+        let hold = number(a.shown("TB.HOLD {m}held 10 1 600000 COST 4 TTL 60000"));
+        let permit = number(a.shown("SEM.ACQUIRE {m}sem 1 LEASE 60000"));
+        a.run("GATE.SET {m}gate STAGE a TB 2 1 600000 STAGE b SEM 1 LEASE 60000");
+        a.run("GATE.PASS {m}gate");
+        a.run("HOT.SET {m}hot 10 1 600000");
+        a.run("HOT.TAKE {m}hot s COST 7");
+        let ttl = a.int("PTTL {m}tb");
+        let objects = a.field("timer_objects");
+        assert!(objects > 0);
+
+        let mut events = Events::listen(&mut cluster.0[to], "rq.timeout");
+        cluster.move_slot(slot, from, to);
+        let a = &mut cluster.0[from];
+        assert_eq!((a.int("DBSIZE"), a.field("timer_objects")), (0, 0), "nothing is left behind");
+        assert!(a.error("RQ.LEN {m}q").starts_with("MOVED "));
+        assert!(a.error("TB.TAKE {m}tb 10 1 600000").starts_with("MOVED "));
+
+        let b = &mut cluster.0[to];
+        assert_eq!((b.int("DBSIZE"), b.field("timer_objects")), (8, objects));
+        // The lease that was running ends here, at its instant.
+        if begin.elapsed() < Duration::from_millis(650) {
+            assert_eq!(b.in_flight("{m}q"), "2");
+        }
+        assert_eq!(events.next(), (0, "rq.timeout".into(), "{m}q".into()));
+        assert!(begin.elapsed() >= Duration::from_millis(699));
+        assert_eq!(numbers(&b.run(&format!("RQ.ACK {{m}}q {short} {long}"))), [0, 1]);
+        // What is claimed here has a higher number than any before.
+        let claim = |receipt: &str| receipt.rsplit('@').next().unwrap().parse::<u64>().unwrap();
+        let again = b.run("RQ.CLAIM {m}q COUNT 5");
+        assert_eq!(payloads(&again), ["short", "ready"]);
+        assert!(claim(&receipt(&again)) > claim(&long));
+        // Levels, holds, permits and TTLs are what they were.
+        for line in [
+            "TB.TAKE {m}pinned COST 4",
+            "TB.TAKE {m}tb COST 4",
+            "LB.TAKE {m}lb COST 4",
+            "HOT.TAKE {m}hot s COST 4",
+        ] {
+            assert_eq!(numbers(&b.run(line))[0], 0, "{line}");
+        }
+        assert!((ttl - 60_000..=ttl).contains(&b.int("PTTL {m}tb")));
+        assert_eq!(b.int("PTTL {m}pinned"), -1);
+        assert!(b.shown("SEM.ACQUIRE {m}sem 1").starts_with("[0, "));
+        assert_eq!(numbers(&b.run(&format!("SEM.RELEASE {{m}}sem {permit}"))), [1]);
+        assert_eq!(numbers(&b.run(&format!("TB.SETTLE {{m}}held {hold} 1")))[0], 3);
+        assert!(b.shown("GATE.PASS {m}gate").starts_with("[0, "));
+        for node in &mut cluster.0 {
+            assert_eq!(node.field("panics_caught"), 0);
+        }
+    });
+}
+
+#[test]
+fn who_waits_at_a_slot_that_moves_is_sent_to_ask_again_and_no_message_is_lost() {
+    on_every_engine(|engine| {
+        let mut cluster = Cluster::start(engine);
+        let (from, to) = cluster.owner_and_other("{w}q");
+        let slot = cluster.0[from].int("CLUSTER KEYSLOT {w}q");
+        let a = &mut cluster.0[from];
+        a.run("RQ.SET {w}q LEASE 1000");
+        a.run("TB.TAKE {w}tb 10 1 600000 COST 10");
+        let mut claimer = a.waiter("RQ.CLAIM {w}q BLOCK 0");
+        let mut early = a.waiter("RQ.CLAIM {w}none BLOCK 0");
+        let mut taker = a.waiter("TB.TAKE {w}tb 10 1 600000 COST 1 BLOCK 6000000");
+        cluster.move_slot(slot, from, to);
+        cluster.0[to].run("RQ.PUSH {w}q m");
+        cluster.0[to].run("RQ.PUSH {w}none n");
+        for client in [&mut claimer, &mut early] {
+            let told = client.refusal();
+            assert!(told.starts_with("UNBLOCKED ") || told.starts_with("MOVED "), "{told}");
+        }
+        // What it had booked is its own as soon as the key is gone here.
+        let told = taker.told().to_string();
+        assert!(told.starts_with("[1, ") || told.starts_with("(error) "), "{told}");
+        assert_eq!(cluster.0[from].waiting(), 0);
+        assert_eq!((cluster.0[to].ready("{w}q"), cluster.0[to].ready("{w}none")), ("1".into(), "1".into()));
+    });
+}
