@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::stage::wall;
 use common::stage::{Client, Stage, numbers, on_stage, on_stage_with, payloads, receipt, words};
 use common::{Reply, Server, eventually, on_every_engine, say};
 use std::io::Write;
@@ -13,7 +14,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// What is to happen at an instant happens this much later at most: generous, for a machine with other things to do.
-const LATE: Duration = Duration::from_millis(500);
+const LATE_MS: i64 = 500;
+const LATE: Duration = Duration::from_millis(LATE_MS as u64);
 
 // ---------------------------------------------------------------- claims: waiting and waking
 
@@ -52,7 +54,7 @@ fn a_claim_that_waited_in_vain_is_told_nil_when_its_time_is_over() {
 fn the_time_a_claim_waits_is_real_time_whatever_the_test_clock_says() {
     on_stage(|s| {
         s.run("SLUICE.CLOCK SET 1900000000000");
-        let mut client = s.waiter("RQ.CLAIM q BLOCK 300");
+        let mut client = s.waiter("RQ.CLAIM q BLOCK 800");
         s.run("SLUICE.CLOCK ADVANCE 1000000");
         assert!(client.waits());
         assert_eq!(client.told(), Reply::Nil);
@@ -381,7 +383,7 @@ fn a_waiter_that_goes_away_swallows_nothing() {
         s.run("DEL q");
 
         // It is killed; the next in line is served.
-        let first = s.waiter("RQ.CLAIM q BLOCK 0");
+        let mut first = s.waiter("RQ.CLAIM q BLOCK 0");
         let mut second = s.waiter("RQ.CLAIM q BLOCK 0");
         s.run(&format!("CLIENT KILL ID {}", first.id));
         assert!(first.is_closed());
@@ -750,15 +752,14 @@ fn raise_open_files() -> u64 {
 #[test]
 fn a_blocked_take_is_answered_when_its_tokens_are_there() {
     on_stage(|s| {
-        s.run("TB.TAKE k 10 10 1000 COST 10");
         let begin = Instant::now();
-        let mut client = s.client();
-        client.send("TB.TAKE k 10 10 1000 COST 2 BLOCK 1000");
+        s.run("TB.TAKE k 10 10 1000 COST 10");
+        let mut client = s.asker("TB.TAKE k 10 10 1000 COST 2 BLOCK 1000");
         let told = numbers(&client.told());
         let waited = begin.elapsed();
         assert_eq!((told[0], told[1], told[3]), (2, 10, 0));
         assert!(
-            waited >= Duration::from_millis(150) && waited < Duration::from_millis(200) + LATE,
+            waited >= Duration::from_millis(200) && waited < Duration::from_millis(200) + LATE,
             "{waited:?}"
         );
         // Longer than it may wait, or never: refused at once, and nothing is booked.
@@ -1061,8 +1062,8 @@ fn a_waiter_unblocked_while_writes_are_paused_is_refused_and_nothing_is_written(
         |builder| builder.option("appendonly", "yes").option("appendfsync", "no"),
         |s| {
             // Something is due at each key by the time the waiter is unblocked, and must wait until the pause is over.
-            s.run("TB.HOLD tb 2 1 600000 COST 2 TTL 80 ONEXPIRE REFUND");
-            s.run("SEM.ACQUIRE sem 2 LEASE 80");
+            s.run("TB.HOLD tb 2 1 600000 COST 2 TTL 500 ONEXPIRE REFUND");
+            s.run("SEM.ACQUIRE sem 2 LEASE 500");
             s.run("SEM.ACQUIRE sem 2 LEASE 60000");
             s.run("LB.TAKE lb 9 1 600000");
             let mut waiters = [
@@ -1071,7 +1072,7 @@ fn a_waiter_unblocked_while_writes_are_paused_is_refused_and_nothing_is_written(
                 s.waiter("LB.TAKE lb 9 1 600000 BLOCK"),
             ];
             s.run("CLIENT PAUSE 60000 WRITE");
-            std::thread::sleep(Duration::from_millis(120));
+            std::thread::sleep(Duration::from_millis(550));
             for client in &mut waiters {
                 s.run(&format!("CLIENT UNBLOCK {} TIMEOUT", client.id));
                 let told = client.told().to_string();
@@ -1105,36 +1106,48 @@ fn a_limiter_overwritten_by_a_renamed_one_serves_who_waits() {
 
 #[test]
 fn three_hundred_at_once_leave_a_leaky_bucket_evenly_spaced() {
-    const ADMITTED: usize = 200;
+    const ADMITTED: i64 = 200;
     on_stage(|s| {
         let mut clients: Vec<Client> = (0..300).map(|_| s.client()).collect();
-        s.run("LB.SET k 200 500 1000");
-        let begin = Instant::now();
+        // At one instant all of them: the clock stands until the last has been decided on.
+        let begin = wall();
+        s.run(&format!("SLUICE.CLOCK SET {begin}"));
         for client in &mut clients {
             client.send("LB.TAKE k 200 500 1000 BLOCK");
         }
-        let sent = begin.elapsed();
-        let mut instants: Vec<Duration> = Vec::new();
-        let mut refused = 0;
-        for client in &mut clients {
-            let told = numbers(&client.told());
-            if told[0] == 0 {
-                assert!((1..=2).contains(&told[3]), "{told:?}");
-                refused += 1;
-            } else {
+        s.until_waiting(ADMITTED - 1);
+        let (mut refused, mut admitted) = (Vec::new(), clients);
+        eventually("the others to be answered", || {
+            admitted.retain_mut(|client| {
+                let waits = client.wire.is_silent_for(Duration::ZERO);
+                if !waits {
+                    refused.push(numbers(&client.told()));
+                }
+                waits
+            });
+            refused.len() == 101
+        });
+        let first = refused.iter().position(|told| told[0] == 1).expect("the first need not wait");
+        assert_eq!(refused.remove(first), [1, 200, 199, 0, 0, 2]);
+        assert!(refused.iter().all(|told| *told == [0, 200, 0, 2, 400, 400]), "{refused:?}");
+        s.run("SLUICE.CLOCK REAL");
+        // The order in which the server read them is not the one in which they were sent.
+        let mut instants: Vec<i64> = Vec::new();
+        while !admitted.is_empty() {
+            admitted.retain_mut(|client| {
+                if client.wire.is_silent_for(Duration::ZERO) {
+                    return true;
+                }
+                let told = numbers(&client.told());
                 assert_eq!((told[0], told[1], told[3], told[4]), (1, 200, 0, 0));
-                instants.push(begin.elapsed());
-            }
+                instants.push(wall());
+                false
+            });
         }
-        // While they were sent some leaked: one every 2 ms.
-        let leaked = sent.as_millis() as usize / 2 + 1;
-        assert!((ADMITTED..=ADMITTED + leaked).contains(&instants.len()), "{} in {sent:?}", instants.len());
-        assert_eq!(refused + instants.len(), 300);
-        // The i-th goes on 2 i ms after the first: never sooner, and not much later.
-        for (i, at) in instants.iter().enumerate() {
-            let due = Duration::from_millis(2 * i as u64);
-            assert!(*at + Duration::from_millis(2) >= due, "the {i}-th after {at:?}");
-            assert!(*at < due + sent + LATE, "the {i}-th after {at:?}");
+        assert_eq!(instants.len() as i64, ADMITTED - 1);
+        for (i, at) in (1..).zip(instants) {
+            let due = begin + 2 * i;
+            assert!(at >= due && at < due + LATE_MS, "the {i}-th {} ms after its instant", at - due);
         }
         s.until_waiting(0);
     });

@@ -127,7 +127,7 @@ fn a_slot_moves_with_its_keys_while_leases_run() {
         let a = &mut cluster.0[from];
         a.run("RQ.MPUSH {m}q 3 short long ready");
         let begin = Instant::now();
-        let short = receipt(&a.run("RQ.CLAIM {m}q LEASE 700"));
+        let short = receipt(&a.run("RQ.CLAIM {m}q LEASE 1500"));
         let long = receipt(&a.run("RQ.CLAIM {m}q LEASE 60000"));
         a.run("TB.SET {m}pinned 10 1 600000");
         a.run("TB.TAKE {m}pinned COST 7");
@@ -154,11 +154,11 @@ fn a_slot_moves_with_its_keys_while_leases_run() {
         let b = &mut cluster.0[to];
         assert_eq!((b.int("DBSIZE"), b.field("timer_objects")), (8, objects));
         // The lease that was running ends here, at its instant.
-        if begin.elapsed() < Duration::from_millis(650) {
+        if begin.elapsed() < Duration::from_millis(1450) {
             assert_eq!(b.in_flight("{m}q"), "2");
         }
         assert_eq!(events.next(), (0, "rq.timeout".into(), "{m}q".into()));
-        assert!(begin.elapsed() >= Duration::from_millis(699));
+        assert!(begin.elapsed() >= Duration::from_millis(1499));
         assert_eq!(numbers(&b.run(&format!("RQ.ACK {{m}}q {short} {long}"))), [0, 1]);
         // What is claimed here has a higher number than any before.
         let claim = |receipt: &str| receipt.rsplit('@').next().unwrap().parse::<u64>().unwrap();
@@ -203,7 +203,7 @@ fn who_waits_at_a_slot_that_moves_is_sent_to_ask_again_and_no_message_is_lost() 
         cluster.0[to].run("RQ.PUSH {w}none n");
         for client in [&mut claimer, &mut early] {
             let told = client.refusal();
-            assert!(told.starts_with("UNBLOCKED ") || told.starts_with("MOVED "), "{told}");
+            assert!(told.starts_with("TRYAGAIN "), "{told}");
         }
         // What it had booked is its own as soon as the key is gone here.
         let told = taker.told().to_string();

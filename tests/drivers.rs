@@ -1,5 +1,6 @@
 //! Plays random commands and clock moves to the reference models and to the module, on every engine, and fails at the first
-//! difference in a reply, with the shortest history the driver finds.
+//! difference in a reply, with the shortest history the driver finds. Some histories are interrupted at random: the module's server loads
+//! its data set again, starts again, or is replaced by its replica, and has to go on as the model does (`drivers/events.py`).
 //!
 //! Models and drivers are those of `../shared/oracle` (or of the folder in `SLUICE_ORACLE`), run by the scripts in `drivers/`,
 //! which correct them where they are at odds with the contract; without that folder the tests say so and do nothing. Seeds are fixed; `SLUICE_SEED` gives others. `SLUICE_TORTURE=1` plays many more rounds.
@@ -52,6 +53,67 @@ fn queues_answer_as_their_model() {
             play(oracle, "queue.py", &model, &server, &arguments);
         }
     });
+}
+
+#[test]
+fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
+    with_oracle("limiter_model.py", |oracle, engine| {
+        for (n, setup) in Setup::all().enumerate() {
+            let (server, replica) = setup.start(engine);
+            for (first_seed, options) in [(700_000, "--restarts"), (800_000, "--back")] {
+                let model = Model::start(oracle, "limiter_model.py", &[]);
+                let (seed, rounds) = (seed() + first_seed + 10_000 * n as u64, scale());
+                let replica = of(&replica);
+                let arguments = format!("-s {seed} -r {rounds} --warm --cl {options} --events 0.03{replica}");
+                play(oracle, "limiters.py", &model, &server, &arguments);
+            }
+        }
+    });
+}
+
+#[test]
+fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
+    with_oracle("queue_model.py", |oracle, engine| {
+        for (n, setup) in Setup::all().enumerate() {
+            let (server, replica) = setup.start(engine);
+            let model = Model::start(oracle, "queue_model.py", &["-p"]);
+            let (seed, count) = (seed() + 700_000 + 10_000 * n as u64, 300 * scale());
+            let arguments = format!(
+                "--seed {seed} --count {count} --tail 60 --mblock --restarts --events 0.25{}",
+                of(&replica)
+            );
+            play(oracle, "queue.py", &model, &server, &arguments);
+        }
+    });
+}
+
+/// What of the servers' means to carry their data set over is there: each alone shows what the other would hide.
+#[derive(Clone, Copy)]
+struct Setup {
+    aof: bool,
+    replica: bool,
+}
+
+impl Setup {
+    fn all() -> impl Iterator<Item = Self> {
+        [false, true].into_iter().flat_map(|aof| [false, true].map(|replica| Self { aof, replica }))
+    }
+
+    /// A server and its replica-to-be.
+    fn start(self, engine: &Engine) -> (Server, Option<Server>) {
+        let one = || {
+            // The server notices at its cron that a child has ended.
+            let builder = Server::builder(engine).option("hz", "100");
+            let aof = [("appendonly", "yes"), ("appendfsync", "always")];
+            let options = aof.into_iter().filter(|_| self.aof);
+            options.fold(builder, |b, (name, value)| b.option(name, value)).start()
+        };
+        (one(), self.replica.then(one))
+    }
+}
+
+fn of(replica: &Option<Server>) -> String {
+    replica.as_ref().map_or_else(String::new, |r| format!(" --replica {}", r.port()))
 }
 
 fn is_torture() -> bool {

@@ -6,8 +6,7 @@
 mod common;
 
 use common::Reply;
-use common::stage::{Events, Stage, numbers, on_stage, on_stage_with, receipt};
-use std::time::{SystemTime, UNIX_EPOCH};
+use common::stage::{Events, Stage, numbers, on_stage, on_stage_with, receipt, wall};
 
 /// A key of every family, by its type name.
 const FAMILIES: &[(&str, &str, &str)] = &[
@@ -18,11 +17,6 @@ const FAMILIES: &[(&str, &str, &str)] = &[
     ("sluice-ht", "hot", "HOT.SET hot 10 1 1000"),
     ("sluice-rq", "q", "RQ.PUSH q m"),
 ];
-
-fn wall() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-    i64::try_from(since.as_millis()).unwrap()
-}
 
 fn fill(s: &mut Stage) {
     for (_, _, line) in FAMILIES {
@@ -56,7 +50,9 @@ fn object_and_memory_usage_answer_as_for_any_key() {
             assert_eq!(s.text(&format!("OBJECT ENCODING {key}")), "raw");
             assert_eq!(s.int(&format!("OBJECT REFCOUNT {key}")), 1);
             assert!((0..10).contains(&s.int(&format!("OBJECT IDLETIME {key}"))));
-            assert!((60..4000).contains(&s.int(&format!("MEMORY USAGE {key}"))), "{key}");
+            let bytes = s.int(&format!("MEMORY USAGE {key}"));
+            let most = if *key == "q" { 64_000 } else { 4_000 };
+            assert!((60..most).contains(&bytes), "{key}: {bytes}");
             assert_eq!(s.int(&format!("TOUCH {key}")), 1);
         }
         let before = s.int("MEMORY USAGE q");
@@ -294,7 +290,7 @@ fn only_a_call_that_changed_something_dirties_watch() {
         }
         s.run("TB.DRAIN tb");
         s.run("RQ.SET q MAXLEN 1");
-        for line in ["TB.TAKE tb", "TB.DRAIN tb", "RQ.PUSH q full"] {
+        for line in ["TB.TAKE tb", "RQ.PUSH q full"] {
             let (held, reply) = watched(s, line);
             assert!(held, "{line} was refused: {reply}");
         }
@@ -333,7 +329,6 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
             heard
         };
         let nothing: [&str; 0] = [];
-        s.run("SET mark x");
         for line in [
             "TB.TAKE tb 10 1 1000",
             "TB.TAKE tb 10 1 1000 COST 20",
@@ -357,7 +352,10 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
         ] {
             assert_eq!(told(s, line), [heard], "{line}");
         }
-        assert_eq!(told(s, "SLUICE.CLOCK ADVANCE 1000"), ["sem.timeout sem", "rq.timeout q"]);
+        // At one instant the order of the keys is any.
+        let mut heard = told(s, "SLUICE.CLOCK ADVANCE 1000");
+        heard.sort();
+        assert_eq!(heard, ["rq.timeout q", "sem.timeout sem"]);
         let held = receipt(&s.run("RQ.CLAIM q"));
         assert_eq!(events_after_claim(told(s, &format!("RQ.NACK q RECEIPTS 1 {held}"))), ["rq.nack q"]);
         let held = receipt(&s.run("RQ.CLAIM q"));

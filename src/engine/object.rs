@@ -89,6 +89,11 @@ pub trait Object: Sized + 'static {
         let _ = (ticket, now, journal);
     }
 
+    /// An answer that reached nobody, as its client had gone before: what it gave goes back.
+    fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
+        let _ = (answer, now, journal);
+    }
+
     /// How often each of [`Object::EVENTS`] has happened so far, in that order; numbers only rise.
     fn counts(&self, into: &mut [u64]) {
         let _ = into;

@@ -154,6 +154,11 @@ pub fn waiting() -> usize {
     WAITERS.with(|w| w.by_ticket.len())
 }
 
+/// Whether a client still waits under this ticket.
+pub fn waits(ticket: Ticket) -> bool {
+    WAITERS.with(|w| w.by_ticket.contains_key(&ticket))
+}
+
 fn remove(ticket: Ticket) -> Option<Waiter> {
     WAITERS.with(|w| {
         let waiter = w.by_ticket.remove(&ticket)?;

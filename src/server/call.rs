@@ -84,6 +84,51 @@ impl<'a> Call<'a> {
     }
 }
 
+/// As [`entry`], for a command whose first argument says how many keys follow. A cluster asks the command itself where they are: the key spec is not
+/// enough for it. Asked so, it does not run.
+pub(super) unsafe extern "C" fn entry_counted<F>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int
+where
+    F: Fn(&Call<'_>) -> Result<(), Error> + Copy + 'static,
+{
+    // SAFETY: the context of a running callback.
+    if !unsafe { Ctx::new(ctx) }.asks_for_keys() {
+        // SAFETY: passed on.
+        return unsafe { entry::<F>(ctx, argv, argc) };
+    }
+    shield(
+        || {
+            // SAFETY: as in `entry`.
+            let (ctx, args) = unsafe { (Ctx::new(ctx), Args::new(arguments(argv, argc), 1)) };
+            tell_keys(ctx, args);
+            OK
+        },
+        || ERR,
+    )
+}
+
+/// What the server handed over as arguments.
+///
+/// # Safety
+/// Called by the server with `argc` live arguments, which live for `'a`.
+unsafe fn arguments<'a>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> &'a [RawString] {
+    let len = usize::try_from(argc).unwrap_or(0);
+    // SAFETY: by the contract.
+    if argv.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(argv, len) } }
+}
+
+/// `numkeys key …`: none if there are fewer than announced.
+fn tell_keys(ctx: Ctx<'_>, mut args: Args<'_>) {
+    let count = args.count("numkeys").ok().and_then(|n| usize::try_from(n).ok());
+    if let Some(count) = count.filter(|n| *n <= args.left()) {
+        let first = args.position();
+        (first..first + count).for_each(|i| ctx.key_at(i));
+    }
+}
+
 /// The function the server calls for a command: `F` is the handler's own type, a function item, which has no data; so there is one such function a handler.
 pub(super) unsafe extern "C" fn entry<F>(
     ctx: *mut raw::RedisModuleCtx,
@@ -97,10 +142,7 @@ where
     // SAFETY: a value of a type without data is nothing; F is a function item that was named at registration, so it exists.
     let handler: F = unsafe { std::mem::zeroed() };
     // SAFETY: the context of a running command; the server gives argc live arguments.
-    let (ctx, argv) = unsafe {
-        let len = usize::try_from(argc).unwrap_or(0);
-        (Ctx::new(ctx), if argv.is_null() { &[][..] } else { std::slice::from_raw_parts(argv, len) })
-    };
+    let (ctx, argv) = unsafe { (Ctx::new(ctx), arguments(argv, argc)) };
     shield(
         || {
             let call = Call { ctx, argv, now: clock::now() };

@@ -4,7 +4,7 @@
 //! What a server lacks is left out: ACL categories of our own before 7.4, categories at all before 7.2.
 
 use super::api::{Ctx, OK, rm};
-use super::call::{Call, entry};
+use super::call::{Call, entry, entry_counted};
 use super::error::Error;
 use super::syntax::{Node, parse};
 use redis_module::raw;
@@ -86,18 +86,22 @@ impl<'a> Registrar<'a> {
         let failed = |what: &str| format!("command {}: {what}", command.name);
         let tree = parse(command.syntax).map_err(|e| failed(&e))?;
         let name = CString::new(command.name).map_err(|e| failed(&e.to_string()))?;
-        let flags = CString::new(command.flags).map_err(|e| failed(&e.to_string()))?;
         let (first, last, step) = match command.keys {
             Keys::None | Keys::Counted(_) => (0, 0, 0),
             Keys::First(_) => (1, 1, 1),
             Keys::FirstAndSecond => (1, 2, 1),
         };
+        let (function, asked): (raw::RedisModuleCmdFunc, _) = match command.keys {
+            Keys::Counted(_) => (Some(entry_counted::<F>), " getkeys-api"),
+            _ => (Some(entry::<F>), ""),
+        };
+        let flags = CString::new([command.flags, asked].concat()).map_err(|e| failed(&e.to_string()))?;
         // SAFETY: within OnLoad; the strings live through the calls; the entry function is static.
         unsafe {
             if rm!(RedisModule_CreateCommand(
                 self.ctx.raw(),
                 name.as_ptr(),
-                Some(entry::<F>),
+                function,
                 flags.as_ptr(),
                 first,
                 last,

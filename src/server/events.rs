@@ -66,6 +66,7 @@ unsafe extern "C" fn on_key_event(
                 let db = ctx.db();
                 // SAFETY: the key is live.
                 lines::look_again(db, unsafe { bytes(key) });
+                registry::arm(ctx);
             }
             match event.to_bytes() {
                 b"move_from" => came_from(ctx.db()),
@@ -268,7 +269,7 @@ unsafe extern "C" fn on_cron(
             if run % LOOKS == LOOKS - 1 {
                 propagate::reconsider();
             }
-            if run % SLOT_LOOKS == 0 && ctx.flags().cluster() {
+            if run.is_multiple_of(SLOT_LOOKS) && ctx.flags().cluster() {
                 lines::send_away(ctx);
             }
         },

@@ -13,6 +13,7 @@ use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Blob, Journal};
 use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
+use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 
@@ -271,7 +272,7 @@ impl<'a, O: Object> Opened<'a, O> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let answers = if self.existing().is_some() { self.parts().0.answers() } else { Vec::new() };
+        let answers = self.answers();
         let changed = self.journal.changed();
         // Counted before the key may go: what happened last has happened, too.
         let mut after = self.before;
@@ -302,6 +303,29 @@ impl<'a, O: Object> Opened<'a, O> {
             self.tell(&after);
         }
         registry::arm(self.ctx);
+    }
+
+    /// Who can be told, and what. What was for a client that went away meanwhile is given back, which may serve others.
+    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        let mut answers = Vec::new();
+        if self.existing().is_none() {
+            return answers;
+        }
+        let now = self.now;
+        let (object, journal) = self.parts();
+        loop {
+            let told = object.answers();
+            if told.is_empty() {
+                return answers;
+            }
+            for (ticket, answer) in told {
+                if block::waits(ticket) {
+                    answers.push((ticket, answer));
+                } else {
+                    object.undo(&answer, now, journal);
+                }
+            }
+        }
     }
 
     /// Keyspace events, counts, and who waits for messages.

@@ -5,7 +5,7 @@
 use super::resp::{RawConnection, Reply};
 use super::server::{Builder, Server};
 use super::{eventually, on_every_engine};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A client that has heard nothing for so long goes on waiting.
 const QUIET: Duration = Duration::from_millis(25);
@@ -30,6 +30,12 @@ pub fn on_stage_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)
         test(&mut stage);
         assert_eq!(stage.field("panics_caught"), 0);
     });
+}
+
+/// The wall clock, which the server on this machine shares: unix ms.
+pub fn wall() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    i64::try_from(since.as_millis()).expect("a clock of our times")
 }
 
 pub fn words(line: &str) -> Vec<&str> {
@@ -212,7 +218,7 @@ impl Client {
         }
     }
 
-    pub fn is_closed(mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         self.wire.read().is_err()
     }
 }

@@ -26,7 +26,8 @@ def options():
     p = argparse.ArgumentParser(add_help=False)
     p.add_argument("--events", type=float, default=0, help="how probable one is, where there may be one")
     p.add_argument("--replica", type=int, help="the port of a second server of the product")
-    p.add_argument("--restarts", action="store_true", help="also restart the process")
+    p.add_argument("--restarts", action="store_true", help="also restart the process (not with --back: what is loaded while the clock "
+                   "runs goes by the server's TTL, not by the test clock)")
     mine, rest = p.parse_known_args(sys.argv[1:])
     sys.argv[1:] = rest
     return mine
@@ -43,6 +44,7 @@ class Product:
         self.aof = self.info(self.call(port, "INFO", "persistence"))["aof_enabled"] == "1"
         self.kinds = ["RELOAD"] + WITH_AOF * self.aof + WITH_REPLICA * bool(o.replica) + ["RESTART"] * o.restarts
         if o.replica:
+            self.call(o.replica, "SLUICE.CLOCK", "SET", T0)
             self.call(port, "REPLICAOF", "NO", "ONE")
             self.call(o.replica, "REPLICAOF", "127.0.0.1", port)
 
@@ -56,6 +58,10 @@ class Product:
         self.happened[kind] = self.happened.get(kind, 0) + 1
         before = self.held(self.port)
         self.quiet()
+        # The number of a message in flight, the highest there is, goes where the data set goes. Elsewhere the clock sees to it that a new
+        # process or master begins with higher numbers than were given; here it stands still, or goes back by years.
+        self.done("RQ.PUSH", KEEPER, "", "ID", "x", "LEASE", 31_622_400_000, answer="x")
+        self.call(self.port, "RQ.CLAIM", KEEPER)
         if kind == "RELOAD":
             self.done("DEBUG", "RELOAD")
         elif kind == "LOADAOF":
@@ -69,14 +75,11 @@ class Product:
             self.restart(now)
         else:
             self.promote(kind == "RESYNC", now, before)
+        self.done("DEL", KEEPER, answer=1)
         # A limiter that is full and not pinned may be there or not: the timer has it go when it happens to look.
         self.same(before, self.held(self.port), event, may_go=True)
 
     def restart(self, now):
-        # The number of a message in flight, the highest there is, comes back with it. Elsewhere the clock sees to it that a new process
-        # begins with higher numbers than the last one gave; here it goes back by years.
-        self.call(self.port, "RQ.PUSH", KEEPER, "", "LEASE", 31_622_400_000)
-        self.call(self.port, "RQ.CLAIM", KEEPER)
         if not self.aof:
             self.done("SAVE")
         process = self.info(self.call(self.port, "INFO", "server"))
@@ -98,7 +101,6 @@ class Product:
         self.call(self.port, "REPLICAOF", "127.0.0.1", 1)
         self.done("SLUICE.CLOCK", "SET", T0 + now)
         self.done("REPLICAOF", "NO", "ONE")
-        self.done("DEL", KEEPER, answer=1)
 
     def promote(self, resync, now, before):
         if resync:
@@ -128,7 +130,7 @@ class Product:
 
     def held(self, port):
         """Of every key: type, digest and the instant of its end."""
-        keys = sorted(map(self.text, self.call(port, "KEYS", "*")))
+        keys = sorted(set(map(self.text, self.call(port, "KEYS", "*"))) - {KEEPER})
         return {k: [self.text(self.call(port, *c, k)) for c in (["TYPE"], ["DEBUG", "DIGEST-VALUE"], ["PEXPIRETIME"])] for k in keys}
 
     def same(self, before, after, what, may_go=False):

@@ -112,6 +112,15 @@ impl Object for Gate {
         }
     }
 
+    /// The permit; what the other stages took is spent.
+    fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
+        if let Answer::Pass(pass) = answer
+            && let Some(receipt) = pass.receipt
+        {
+            self.leave(&[receipt], now, journal);
+        }
+    }
+
     fn waiting(&self) -> usize {
         Gate::waiting(self)
     }

@@ -62,7 +62,8 @@ impl Queue {
         journal: &mut Journal,
     ) -> Vec<Delivery> {
         self.begin_command();
-        let mut out = Vec::new();
+        let most = usize::try_from(self.ready).unwrap_or(usize::MAX).min(options.count).min(MOST);
+        let mut out = Vec::with_capacity(most);
         let mut claim = Claim {
             now,
             first: None,
@@ -173,7 +174,7 @@ impl Queue {
             self.unpark(lane);
         }
         loop {
-            let (busy, _, mut slot) = self.seats.first().copied()?;
+            let (busy, _, mut slot) = self.seats.first()?;
             if !self.has_place(slot, busy) {
                 let plain = self.lanes.get(PLAIN)?;
                 if !matches!(plain.seat, Seat::Seated { .. }) {
@@ -204,7 +205,7 @@ impl Queue {
 
     /// The groups with ready messages whose claims are not paused nor known to be out of tokens.
     pub fn candidates(&self) -> impl Iterator<Item = &[u8]> {
-        let names = self.seats.iter().filter_map(|(.., slot)| self.lanes.get(*slot)).map(|lane| &*lane.name);
+        let names = self.seats.iter().filter_map(|(.., slot)| self.lanes.get(slot)).map(|lane| &*lane.name);
         names.filter(|name| !name.is_empty())
     }
 

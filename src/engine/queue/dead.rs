@@ -120,7 +120,7 @@ impl Queue {
         let mut slots: Vec<u32> = Vec::new();
         // Their orders are emptied as a whole first, so that the messages can go in the order in which they lie in memory.
         if all || scope == Scope::Ready {
-            let lanes: Vec<u32> = self.heads.iter().map(|(_, _, lane, _)| *lane).collect();
+            let lanes: Vec<u32> = self.heads.iter().map(|(_, _, lane, _)| lane).collect();
             for lane in lanes {
                 for run in self.lanes.get_mut(lane).into_iter().flat_map(|l| &mut l.runs) {
                     slots.extend(std::mem::replace(&mut run.order, Order::new()).iter());

@@ -382,32 +382,38 @@ impl Queue {
         if let (false, Id::Num(number)) = (push.named, &id) {
             self.next_id = self.next_id.max(number.saturating_add(1));
         }
+        let entry = Entry {
+            seq: push.entry.seq.saturating_add(n),
+            turn: if n == 0 { push.entry.turn } else { None },
+            ..push.entry
+        };
+        let stage = match push.mode {
+            Mode::Follow => Stage::Follower { due: entry.at },
+            Mode::New | Mode::Replace if entry.delayed => Stage::Delayed { due: entry.at, retry: false },
+            Mode::New | Mode::Replace => Stage::Ready,
+        };
         let lane = self.refer_lane(push.group.as_deref());
-        let plain = push.own == Own::NONE && push.entry.at == push.now && push.mode != Mode::Follow;
         let mut message = Message::new(id, payload, push.priority, lane);
-        if !plain {
+        message.set_state(stage);
+        if stage != Stage::Ready || push.own != Own::NONE || entry.at != push.now {
             let mut more = More::new(push.now);
+            more.keep(stage);
             if push.own != Own::NONE {
                 more.own = Some(Box::new(push.own));
                 self.heap += size_of::<Own>();
             }
             message.more = self.more.insert(more);
         }
+        if push.mode != Mode::Follow {
+            message.set_place((entry.at, entry.seq));
+            self.next_seq = self.next_seq.max(entry.seq.saturating_add(1));
+        }
         let slot = self.store(message);
         self.totals.pushed = self.totals.pushed.saturating_add(1);
-        let entry = Entry {
-            seq: push.entry.seq.saturating_add(n),
-            turn: if n == 0 { push.entry.turn } else { None },
-            ..push.entry
-        };
         match push.mode {
-            Mode::New => {
-                self.enter(slot, entry, false);
-                self.join(slot, entry.turn);
-            }
+            Mode::New => self.join(slot, entry.turn),
             Mode::Replace => {
                 // First in, then out: a group of its own keeps its turn.
-                self.enter(slot, entry, false);
                 self.join(slot, entry.turn);
                 if old != NONE {
                     let replaced = self.take_away(old);
@@ -415,7 +421,6 @@ impl Queue {
                 }
             }
             Mode::Follow => {
-                self.set_stage(slot, Stage::Follower { due: push.entry.at });
                 let replaced = self.follow(old, slot);
                 self.totals.replaced = self.totals.replaced.saturating_add(replaced);
             }
@@ -447,15 +452,19 @@ impl Queue {
             Some(first) => {
                 self.unshelve(slot);
                 let consumer = claim.consumer.as_deref().map_or(NONE, |c| self.names.refer(c));
+                let deadline = claim.now.saturating_add(item.lease);
+                let number = first.saturating_add(n);
+                let stage = Stage::InFlight { claim: number, claimed_at: claim.now, deadline };
                 let mut before = NONE;
                 if let Some(more) = self.grow(slot) {
                     more.deliveries = more.deliveries.saturating_add(1);
                     before = std::mem::replace(&mut more.consumer, consumer);
+                    more.keep(stage);
                 }
                 self.names.release(before);
-                let deadline = claim.now.saturating_add(item.lease);
-                let number = first.saturating_add(n);
-                self.set_stage(slot, Stage::InFlight { claim: number, claimed_at: claim.now, deadline });
+                if let Some(m) = self.messages.get_mut(slot) {
+                    m.set_state(stage);
+                }
                 self.shelve(slot);
                 self.reseat(lane);
                 None
@@ -578,7 +587,7 @@ impl Queue {
         (more.deliveries, more.failures, more.timeouts) = (0, 0, 0);
         let names = [std::mem::replace(&mut more.consumer, NONE), std::mem::replace(&mut more.reason, NONE)];
         names.into_iter().for_each(|n| self.names.release(n));
-        self.enter(slot, entry, false);
+        self.enter(slot, entry);
         self.join(slot, entry.turn);
         self.totals.redriven = self.totals.redriven.saturating_add(1);
     }

@@ -44,7 +44,7 @@ impl Index {
 
     /// Bytes on the heap: about nine an entry, and the tables themselves.
     pub fn memory(&self) -> usize {
-        self.len * 9 + self.pages.len() * PAGE.min(self.count) * size_of::<HashTable<u32>>()
+        self.len * 9 + self.count * size_of::<HashTable<u32>>()
     }
 
     fn table_of(&self, hash: u64) -> usize {

@@ -85,7 +85,8 @@ impl Lane {
 
     /// The order of this priority, made if it is missing.
     pub fn order_mut(&mut self, priority: u8) -> Option<&mut Order<u32>> {
-        let at = self.runs.partition_point(|r| r.priority > priority);
+        let first = self.runs.first().is_some_and(|r| r.priority == priority);
+        let at = if first { 0 } else { self.runs.partition_point(|r| r.priority > priority) };
         if self.runs.get(at).is_none_or(|r| r.priority != priority) {
             self.runs.reserve_exact(1);
             self.runs.insert(at, Run { priority, order: Order::new() });
@@ -96,8 +97,12 @@ impl Lane {
 
 impl Queue {
     /// The lane of a group, if anything refers to it.
+    #[inline]
     pub(super) fn find_lane(&self, group: Option<&[u8]>) -> Option<u32> {
-        let Some(name) = group else { return Some(PLAIN) };
+        group.map_or(Some(PLAIN), |name| self.find_group(name))
+    }
+
+    fn find_group(&self, name: &[u8]) -> Option<u32> {
         self.lane_index.find(hash(name), |l| self.lanes.get(l).is_some_and(|x| &*x.name == name))
     }
 
@@ -151,21 +156,32 @@ impl Queue {
     }
 
     fn unseat(&mut self, lane: u32) {
-        let Some(l) = self.lanes.get_mut(lane) else { return };
-        match std::mem::replace(&mut l.seat, Seat::None) {
+        if let Some(l) = self.lanes.get_mut(lane) {
+            let left = std::mem::replace(&mut l.seat, Seat::None);
+            self.change_seat(lane, left, Seat::None);
+        }
+    }
+
+    fn change_seat(&mut self, lane: u32, left: Seat, taken: Seat) {
+        match left {
             Seat::None => {}
-            Seat::Seated { busy, turn } => {
-                self.seats.remove(&(busy, turn, lane));
-            }
+            Seat::Seated { busy, turn } => self.seats.remove(&(busy, turn, lane)),
             Seat::Parked { until } => {
                 self.parked.remove(&(until, lane));
+            }
+        }
+        match taken {
+            Seat::None => {}
+            Seat::Seated { busy, turn } => self.seats.insert((busy, turn, lane)),
+            Seat::Parked { until } => {
+                self.parked.insert((until, lane));
             }
         }
     }
 
     /// Gives the lane the seat that its state asks for. A parked one with ready messages stays parked.
     pub(super) fn reseat(&mut self, lane: u32) {
-        let Some(l) = self.lanes.get(lane) else { return };
+        let Some(l) = self.lanes.get_mut(lane) else { return };
         let paused = lane != PLAIN && l.paused_claim != NO_PAUSE;
         let wanted = match l.seat {
             _ if l.ready == 0 || paused => Seat::None,
@@ -173,8 +189,8 @@ impl Queue {
             _ => Seat::Seated { busy: l.busy, turn: l.turn },
         };
         if wanted != l.seat {
-            self.unseat(lane);
-            self.sit(lane, wanted);
+            let left = std::mem::replace(&mut l.seat, wanted);
+            self.change_seat(lane, left, wanted);
         }
     }
 
@@ -188,21 +204,10 @@ impl Queue {
 
     /// It has no token until then.
     pub(super) fn park(&mut self, lane: u32, until: Micros) {
-        self.unseat(lane);
-        self.sit(lane, Seat::Parked { until });
-    }
-
-    fn sit(&mut self, lane: u32, seat: Seat) {
-        let Some(l) = self.lanes.get_mut(lane) else { return };
-        l.seat = seat;
-        match seat {
-            Seat::None => {}
-            Seat::Seated { busy, turn } => {
-                self.seats.insert((busy, turn, lane));
-            }
-            Seat::Parked { until } => {
-                self.parked.insert((until, lane));
-            }
+        if let Some(l) = self.lanes.get_mut(lane) {
+            let parked = Seat::Parked { until };
+            let left = std::mem::replace(&mut l.seat, parked);
+            self.change_seat(lane, left, parked);
         }
     }
 

@@ -4,7 +4,7 @@
 use super::Queue;
 use super::effect::{After, Entry};
 use super::lane::PLAIN;
-use super::message::{IdRef, Message, Stage, State, heap_of};
+use super::message::{Id, IdRef, Message, Stage, State, heap_of};
 use super::slab::NONE;
 use super::windows::Window;
 use crate::engine::time::Micros;
@@ -16,6 +16,14 @@ impl Queue {
 
     /// The live message with this id.
     pub(super) fn find_live(&self, id: IdRef<'_>) -> Option<u32> {
+        if let IdRef::Num(n) = id
+            && let Some(slot) = self.numbers.get(n)
+        {
+            return Some(slot);
+        }
+        if self.live.len() == 0 {
+            return None;
+        }
         self.live.find(id.hash(), |s| self.messages.get(s).is_some_and(|m| m.id.as_ref() == id))
     }
 
@@ -35,12 +43,49 @@ impl Queue {
     /// Stores a message, not live yet. Its lane is referred to already.
     pub(super) fn store(&mut self, message: Message) -> u32 {
         self.heap += message.id.heap() + heap_of(message.payload.len());
+        self.note_number(&message.id);
         self.messages.insert(message)
+    }
+
+    /// A number is taken: if it is yet to be drawn, that must be looked up then.
+    pub(super) fn note_number(&mut self, id: &Id) {
+        if let Id::Num(n) = id
+            && *n >= self.next_id
+        {
+            self.highest_given = self.highest_given.max(*n);
+        }
+    }
+
+    /// Enters a message by its id, which another may still have that is about to go. Numbers below the next to be drawn are the queue's
+    /// own, nearly always.
+    fn enlist(&mut self, slot: u32) {
+        let Some(m) = self.messages.get(slot) else { return };
+        if let Id::Num(n) = m.id
+            && n < self.next_id
+            && self.numbers.insert(n, slot)
+        {
+            return;
+        }
+        let (key, messages) = (m.id.as_ref().hash(), &self.messages);
+        self.live.insert(key, slot, |s| messages.get(s).map_or(0, |m| m.id.as_ref().hash()));
+    }
+
+    fn delist(&mut self, slot: u32) {
+        let Some(m) = self.messages.get(slot) else { return };
+        if let Id::Num(n) = m.id
+            && self.numbers.remove(n, slot)
+        {
+            return;
+        }
+        let (key, messages) = (m.id.as_ref().hash(), &self.messages);
+        self.live.remove(key, slot, |s| messages.get(s).map_or(0, |m| m.id.as_ref().hash()));
     }
 
     /// Makes a stored message live: ready, or delayed. Its place and stage are set already.
     pub(super) fn join(&mut self, slot: u32, turn: Option<u64>) {
-        let Some(lane) = self.messages.get(slot).map(|m| m.lane) else { return };
+        let Some(m) = self.messages.get(slot) else { return };
+        let lane = m.lane;
+        self.bytes += self.weight_of(m);
         let next_turn = self.next_turn;
         if let Some(l) = self.lanes.get_mut(lane) {
             if l.live == 0 {
@@ -50,10 +95,7 @@ impl Queue {
             }
             l.live = l.live.saturating_add(1);
         }
-        let key = self.hash_of(slot);
-        let messages = &self.messages;
-        self.live.insert(key, slot, |s| messages.get(s).map_or(0, |m| m.id.as_ref().hash()));
-        self.bytes += self.weight(slot);
+        self.enlist(slot);
         self.shelve(slot);
         self.reseat(lane);
     }
@@ -62,11 +104,10 @@ impl Queue {
     /// `reseat`.
     pub(super) fn quit(&mut self, slot: u32) -> u32 {
         self.unshelve(slot);
-        self.bytes -= self.weight(slot);
-        let key = self.hash_of(slot);
-        let messages = &self.messages;
-        self.live.remove(key, slot, |s| messages.get(s).map_or(0, |m| m.id.as_ref().hash()));
-        let Some(lane) = self.messages.get(slot).map(|m| m.lane) else { return NONE };
+        self.delist(slot);
+        let Some(m) = self.messages.get(slot) else { return NONE };
+        let lane = m.lane;
+        self.bytes -= self.weight_of(m);
         if let Some(l) = self.lanes.get_mut(lane) {
             l.live = l.live.saturating_sub(1);
             if l.live == 0 {
@@ -83,7 +124,7 @@ impl Queue {
         if follower != NONE {
             match after {
                 After::Enter(entry) => {
-                    self.enter(follower, entry, false);
+                    self.enter(follower, entry);
                     self.join(follower, entry.turn);
                 }
                 After::Expired | After::None => {
@@ -139,8 +180,8 @@ impl Queue {
     }
 
     /// Sets place and stage of a message that gets a new place.
-    pub(super) fn enter(&mut self, slot: u32, entry: Entry, retry: bool) {
-        let stage = if entry.delayed { Stage::Delayed { due: entry.at, retry } } else { Stage::Ready };
+    pub(super) fn enter(&mut self, slot: u32, entry: Entry) {
+        let stage = if entry.delayed { Stage::Delayed { due: entry.at, retry: false } } else { Stage::Ready };
         self.set_stage(slot, stage);
         self.set_place(slot, (entry.at, entry.seq));
     }

@@ -1,9 +1,10 @@
 //! A reliable queue (SPEC section 7): what a key of type `sluice-rq` holds.
 //!
 //! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with its id. How one is kept is in
-//! [`message`], where it is found in [`shelf`], what lanes (groups) and their seats are in [`lane`], what can happen in
-//! [`effect`], how that is carried in [`wire`], the whole in [`snapshot`]. The commands decide: [`push`], [`claim`], [`answer`] (ACK, NACK, EXTEND,
-//! REQUEUE), [`dead`] (REDRIVE, DEL, PURGE), [`setting`], [`moving`]; [`settle`] does what time does; [`view`] only looks.
+//! [`message`], where it is found by its state in [`shelf`] and by its id in [`life`] (own numbers in [`numbers`], others in [`index`]), what
+//! lanes (groups) and their seats are in [`lane`], what can happen in [`effect`], how that is carried in [`wire`], the whole in
+//! [`snapshot`]. The commands decide: [`push`], [`claim`], [`answer`] (ACK, NACK, EXTEND, REQUEUE), [`dead`] (REDRIVE, DEL, PURGE),
+//! [`setting`], [`moving`]; [`settle`] does what time does; [`view`] only looks.
 //!
 //! A command may take several steps: each is decided on the state that the one before has left; whatever could refuse the command as a
 //! whole is asked before the first.
@@ -25,10 +26,12 @@ mod life;
 mod message;
 mod moving;
 mod names;
+mod numbers;
 mod object;
 mod order;
 mod pen;
 mod push;
+mod ranked;
 mod setting;
 mod settle;
 mod shelf;
@@ -55,7 +58,9 @@ use index::Index;
 use lane::Lane;
 use message::{Message, More};
 use names::Names;
+use numbers::Numbers;
 use order::Order;
+use ranked::Ranked;
 use slab::Slab;
 use std::collections::BTreeSet;
 use tokens::Tokens;
@@ -73,8 +78,10 @@ pub struct Queue {
     messages: Slab<Message>,
     more: Slab<More>,
     names: Names,
-    /// Live messages by id; the dead one of each id that died last; windows by id.
+    /// Live messages by id: under numbers of the queue's own, and under what callers gave.
+    numbers: Numbers,
     live: Index,
+    /// The dead one of each id that died last; windows by id.
     dead: Index,
     windows: Slab<Window>,
     window_index: Index,
@@ -83,7 +90,7 @@ pub struct Queue {
     lanes: Slab<Lane>,
     lane_index: Index,
     /// (busy, turn, lane) of the seated lanes; (instant, lane) of the parked ones.
-    seats: BTreeSet<(u32, u64, u32)>,
+    seats: Ranked<(u32, u64, u32)>,
     parked: BTreeSet<(Micros, u32)>,
     /// When each group's bucket is full: then it is forgotten.
     refills: BTreeSet<(Micros, u32)>,
@@ -91,7 +98,7 @@ pub struct Queue {
     pause_ends: BTreeSet<(Micros, u32, bool)>,
 
     /// (ready since, seq, lane, priority) of the first of each run.
-    heads: BTreeSet<(Micros, u64, u32, u8)>,
+    heads: Ranked<(Micros, u64, u32, u8)>,
     delayed: Order<(Micros, u32)>,
     deadlines: Order<(Micros, u32)>,
     claims: Order<(u64, u32)>,
@@ -108,6 +115,8 @@ pub struct Queue {
     heap: usize,
 
     next_id: u64,
+    /// No number from `next_id` on that a message or window ever had is above this one: not state.
+    highest_given: u64,
     next_seq: u64,
     next_turn: u64,
     next_death: u64,
@@ -140,6 +149,7 @@ impl Queue {
             messages: Slab::new(),
             more: Slab::new(),
             names: Names::new(),
+            numbers: Numbers::new(),
             live: Index::new(),
             dead: Index::new(),
             windows: Slab::new(),
@@ -147,11 +157,11 @@ impl Queue {
             window_ends: Order::new(),
             lanes,
             lane_index: Index::new(),
-            seats: BTreeSet::new(),
+            seats: Ranked::new(),
             parked: BTreeSet::new(),
             refills: BTreeSet::new(),
             pause_ends: BTreeSet::new(),
-            heads: BTreeSet::new(),
+            heads: Ranked::new(),
             delayed: Order::new(),
             deadlines: Order::new(),
             claims: Order::new(),
@@ -165,6 +175,7 @@ impl Queue {
             bytes: 0,
             heap: 0,
             next_id: 1,
+            highest_given: 0,
             next_seq: 1,
             next_turn: 1,
             next_death: 1,

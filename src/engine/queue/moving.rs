@@ -173,7 +173,7 @@ impl Queue {
             Some(State::InFlight) => self.claims.len() as u64,
             Some(State::Dead) => self.deaths.len() as u64,
             Some(State::Follower) => self.followers,
-            None => self.live.len() as u64,
+            None => (self.live.len() + self.numbers.len()) as u64,
         }
     }
 }

@@ -47,11 +47,15 @@ impl Names {
         slot
     }
 
-    /// One reference less.
+    /// One reference less; NONE: nobody's.
+    #[inline]
     pub fn release(&mut self, name: u32) {
-        if name == NONE {
-            return;
+        if name != NONE {
+            self.let_go(name);
         }
+    }
+
+    fn let_go(&mut self, name: u32) {
         let Some(entry) = self.names.get_mut(name) else { return };
         entry.references -= 1;
         if entry.references > 0 {

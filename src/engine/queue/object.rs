@@ -2,7 +2,6 @@
 
 use super::Queue;
 use super::effect::Effect;
-use super::lane::Lane;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
@@ -73,21 +72,19 @@ impl Object for Queue {
 
     fn memory(&self) -> usize {
         let slabs = self.messages.memory() + self.more.memory() + self.windows.memory() + self.lanes.memory();
-        let indexes = [&self.live, &self.dead, &self.window_index, &self.lane_index];
-        let orders = [&self.delayed, &self.deadlines, &self.own_ttls, &self.default_ttls, &self.window_ends];
-        let numbered = [&self.claims, &self.deaths];
-        // Ready messages stand in runs by four bytes; a lane has at least one run, and a few places in the trees.
-        let ready = self.ready as usize * 5;
-        let lanes = self.lanes.len() * (size_of::<Lane>() + 128);
-        size_of::<Self>()
-            + slabs
-            + indexes.iter().map(|i| i.memory()).sum::<usize>()
-            + orders.iter().map(|o| o.memory()).sum::<usize>()
-            + numbered.iter().map(|o| o.memory()).sum::<usize>()
-            + self.names.memory()
-            + self.heap
-            + ready
-            + lanes
+        let indexes = self.live.memory()
+            + self.dead.memory()
+            + self.window_index.memory()
+            + self.lane_index.memory()
+            + self.numbers.memory();
+        // Entries by instant or number take twelve bytes, those of runs four, in blocks that are between half and wholly full.
+        let instants =
+            [&self.delayed, &self.deadlines, &self.own_ttls, &self.default_ttls, &self.window_ends];
+        let entries = instants.iter().map(|o| o.len()).sum::<usize>() + self.claims.len() + self.deaths.len();
+        let orders = entries * 15 + self.ready as usize * 5;
+        // A lane has at least one run, and a few places in the trees.
+        let lanes = self.lanes.len() * 160;
+        size_of::<Self>() + slabs + indexes + orders + self.names.memory() + self.heap + lanes
     }
 
     fn effort(&self) -> usize {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const FULL: usize = 512;
 
 /// What an order holds, and the form without padding in which it is kept.
-pub trait Entry: Copy {
+pub trait Entry: Copy + PartialEq {
     type Kept: Copy;
     fn keep(self) -> Self::Kept;
     fn of(kept: Self::Kept) -> Self;
@@ -82,11 +82,6 @@ impl<E: Entry> Order<E> {
         self.len == 0
     }
 
-    /// Bytes on the heap, roughly: blocks are between half and wholly full.
-    pub fn memory(&self) -> usize {
-        self.len * size_of::<E::Kept>() * 5 / 4 + self.rest.capacity() * size_of::<Block<E::Kept>>()
-    }
-
     pub fn front(&self) -> Option<E> {
         self.first.front().copied().map(E::of)
     }
@@ -123,7 +118,9 @@ impl<E: Entry> Order<E> {
             if last.len() < FULL {
                 last.push_back(kept);
             } else {
-                self.rest.push_back(Block { first: kept, entries: VecDeque::from([kept]) });
+                let mut entries = VecDeque::with_capacity(FULL);
+                entries.push_back(kept);
+                self.rest.push_back(Block { first: kept, entries });
             }
             return;
         }
@@ -162,9 +159,9 @@ impl<E: Entry> Order<E> {
         Some(E::of(kept))
     }
 
-    /// Removes the entry for which `place` says Equal; false when there is none.
-    pub fn remove(&mut self, place: impl Fn(&E) -> Ordering) -> bool {
-        if self.front().is_some_and(|e| place(&e).is_eq()) {
+    /// Removes the entry, for which `place` says Equal; false when it is not there.
+    pub fn remove(&mut self, entry: E, place: impl Fn(&E) -> Ordering) -> bool {
+        if self.front() == Some(entry) {
             return self.pop_front().is_some();
         }
         let b = self.find_block(&place);
@@ -228,7 +225,7 @@ mod tests {
                     }
                     _ => {
                         let there = naive.binary_search(&value);
-                        prop_assert_eq!(order.remove(|e| e.cmp(&value)), there.is_ok());
+                        prop_assert_eq!(order.remove(value, |e| e.cmp(&value)), there.is_ok());
                         if let Ok(at) = there {
                             naive.remove(at);
                         }

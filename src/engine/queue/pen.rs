@@ -21,12 +21,18 @@ enum Named {
 pub struct Pen<'j> {
     pub journal: &'j mut Journal,
     steps: Vec<(Named, Step<'static>)>,
-    slots: HashSet<u32>,
+    /// Whom they are about; made with the first.
+    slots: Option<HashSet<u32>>,
 }
 
 impl<'j> Pen<'j> {
     pub fn new(journal: &'j mut Journal) -> Self {
-        Self { journal, steps: Vec::new(), slots: HashSet::new() }
+        Self { journal, steps: Vec::new(), slots: None }
+    }
+
+    /// False when the effect names the message already.
+    fn mark(&mut self, slot: u32) -> bool {
+        self.slots.get_or_insert_default().insert(slot)
     }
 
     /// Records what was written so far. Whoever made a pen flushes it last.
@@ -40,7 +46,7 @@ impl<'j> Pen<'j> {
             Named::Dead(number) => Who::Dead(*number),
         });
         self.journal.record(&Wire::Steps(who.zip(steps).collect()), []);
-        self.slots.clear();
+        self.slots = None;
     }
 }
 
@@ -52,9 +58,9 @@ impl Queue {
             self.step(slot, step);
             return;
         }
-        if pen.steps.len() >= MOST || !pen.slots.insert(slot) {
+        if pen.steps.len() >= MOST || !pen.mark(slot) {
             pen.flush();
-            pen.slots.insert(slot);
+            pen.mark(slot);
         }
         let name = match (self.stage(slot), self.messages.get(slot)) {
             (Some(Stage::Dead { number, .. }), _) => Named::Dead(number),

@@ -167,7 +167,7 @@ impl Queue {
     fn own_id(&self, now: Micros) -> Id {
         let mut number = self.next_id;
         let taken = |n: u64| self.find(IdRef::Num(n)).is_some() || self.in_window(IdRef::Num(n), now);
-        while taken(number) {
+        while number <= self.highest_given && taken(number) {
             number = number.wrapping_add(1);
         }
         Id::Num(number)
@@ -183,6 +183,9 @@ impl Queue {
         journal: &mut Journal,
     ) -> Result<(), Refusal> {
         let (max_len, max_bytes) = (self.config.max_len, self.config.max_bytes);
+        if max_len == 0 && max_bytes == 0 {
+            return Ok(());
+        }
         let fits = |len: u64, bytes: u64| {
             (more == 0 || max_len == 0 || len.saturating_add(more) <= max_len)
                 && (size <= 0 || max_bytes == 0 || i128::from(bytes) + size <= i128::from(max_bytes))
@@ -214,7 +217,7 @@ impl Queue {
         let mut heads = self
             .heads
             .iter()
-            .filter_map(|(_, _, lane, priority)| Some(&self.lanes.get(*lane)?.run(*priority)?.order));
+            .filter_map(|(_, _, lane, priority)| Some(&self.lanes.get(lane)?.run(priority)?.order));
         let first = heads.next()?;
         if first.front() != Some(but) {
             return first.front();

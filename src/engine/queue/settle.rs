@@ -7,13 +7,14 @@ use super::Queue;
 use super::answer::Return;
 use super::config::{FOREVER, NO_PAUSE};
 use super::effect::{Cause, Step};
+use super::order::Order;
 use super::pen::Pen;
 use super::wire::Wire;
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+pub(super) enum Due {
     Lease(u32),
     Delay(u32),
     Ttl(u32),
@@ -24,7 +25,7 @@ enum Due {
 
 impl Queue {
     /// The first thing that is due, and when.
-    fn next_due(&self) -> Option<(Micros, Due)> {
+    pub(super) fn next_due(&self) -> Option<(Micros, Due)> {
         let lease = self.deadlines.front().map(|(at, slot)| (at, Due::Lease(slot)));
         let delay = self.delayed.front().map(|(at, slot)| (at, Due::Delay(slot)));
         let ttl = self.next_to_expire().map(|(at, slot)| (at, Due::Ttl(slot)));
@@ -47,9 +48,16 @@ impl Queue {
         [lease, delay, ttl, pause].into_iter().flatten().min()
     }
 
-    /// When `settle` has something to do.
+    /// When `settle` has something to do: the instant of `next_due`. Asked twice a command, so it looks at no message.
     pub(super) fn next_settling(&self) -> Option<Micros> {
-        self.next_due().map(|(at, _)| at)
+        const NEVER: Micros = Micros::MAX;
+        let front = |order: &Order<(Micros, u32)>| order.front().map_or(NEVER, |(at, _)| at);
+        let ttl = front(&self.default_ttls).saturating_add(self.config.ttl).min(front(&self.own_ttls));
+        let lane = self.pause_ends.first().map_or(NEVER, |(at, ..)| *at);
+        let lane = lane.min(self.refills.first().map_or(NEVER, |(at, _)| *at));
+        let message = front(&self.deadlines).min(front(&self.delayed));
+        let at = message.min(ttl).min(front(&self.window_ends)).min(lane);
+        (at < NEVER).then_some(at)
     }
 
     /// Applies what is due at `now`, at most `most` things; true when nothing is left. What was due before `floor` came to be due only then.

@@ -54,6 +54,11 @@ impl Queue {
         self.more_of(slot).map_or(Own::NONE, More::own)
     }
 
+    /// The TTL of its own; 0: none.
+    fn own_ttl(&self, slot: u32) -> Micros {
+        self.more_of(slot).and_then(|x| x.own.as_deref()).map_or(0, |own| own.ttl)
+    }
+
     /// From when its TTL counts.
     pub(super) fn ttl_base(&self, slot: u32) -> Micros {
         let Some(m) = self.messages.get(slot) else { return 0 };
@@ -68,7 +73,7 @@ impl Queue {
 
     /// When it expires; None: never.
     pub(super) fn expires(&self, slot: u32) -> Option<Micros> {
-        let ttl = match self.own(slot).ttl {
+        let ttl = match self.own_ttl(slot) {
             0 => self.config.ttl,
             own => own,
         };
@@ -77,60 +82,73 @@ impl Queue {
 
     /// Bytes it counts for: its payload and its follower's.
     pub(super) fn weight(&self, slot: u32) -> u64 {
-        let Some(m) = self.messages.get(slot) else { return 0 };
+        self.messages.get(slot).map_or(0, |m| self.weight_of(m))
+    }
+
+    #[inline]
+    pub(super) fn weight_of(&self, m: &Message) -> u64 {
+        if m.more == NONE {
+            return m.payload.len() as u64;
+        }
         let follower = self.more.get(m.more).and_then(|x| self.messages.get(x.follower));
         m.payload.len() as u64 + follower.map_or(0, |f| f.payload.len() as u64)
     }
 
     pub(super) fn shelve(&mut self, slot: u32) {
-        match self.stage(slot) {
-            Some(Stage::Ready) => {
+        let Some(m) = self.messages.get(slot) else { return };
+        let lane = m.lane;
+        match m.stage(self.more.get(m.more)) {
+            Stage::Ready => {
                 self.ready += 1;
-                self.ready_bytes += self.weight(slot);
+                self.ready_bytes += self.weight_of(m);
                 self.enter_run(slot);
                 self.watch_ttl(slot, true);
             }
-            Some(Stage::Delayed { due, retry }) => {
+            Stage::Delayed { due, retry } => {
                 let messages = &self.messages;
                 self.delayed.insert((due, slot), |e| by_instant(messages, *e, due, slot));
-                self.occupy(slot, retry, true);
+                if retry {
+                    self.occupy(lane, true);
+                }
                 self.watch_ttl(slot, true);
             }
-            Some(Stage::InFlight { claim, deadline, .. }) => {
+            Stage::InFlight { claim, deadline, .. } => {
                 self.claims.insert((claim, slot), |e| e.cmp(&(claim, slot)));
                 self.enter_deadline(slot, claim, deadline);
-                self.occupy(slot, true, true);
+                self.occupy(lane, true);
             }
-            Some(Stage::Dead { number, .. }) => {
-                self.deaths.insert((number, slot), |e| e.cmp(&(number, slot)))
-            }
-            Some(Stage::Follower { .. }) | None => {}
+            Stage::Dead { number, .. } => self.deaths.insert((number, slot), |e| e.cmp(&(number, slot))),
+            Stage::Follower { .. } => {}
         }
     }
 
     pub(super) fn unshelve(&mut self, slot: u32) {
-        match self.stage(slot) {
-            Some(Stage::Ready) => {
+        let Some(m) = self.messages.get(slot) else { return };
+        let lane = m.lane;
+        match m.stage(self.more.get(m.more)) {
+            Stage::Ready => {
                 self.ready -= 1;
-                self.ready_bytes -= self.weight(slot);
+                self.ready_bytes -= self.weight_of(m);
                 self.leave_run(slot);
                 self.watch_ttl(slot, false);
             }
-            Some(Stage::Delayed { due, retry }) => {
+            Stage::Delayed { due, retry } => {
                 let messages = &self.messages;
-                self.delayed.remove(|e| by_instant(messages, *e, due, slot));
-                self.occupy(slot, retry, false);
+                self.delayed.remove((due, slot), |e| by_instant(messages, *e, due, slot));
+                if retry {
+                    self.occupy(lane, false);
+                }
                 self.watch_ttl(slot, false);
             }
-            Some(Stage::InFlight { claim, deadline, .. }) => {
-                self.claims.remove(|e| e.cmp(&(claim, slot)));
+            Stage::InFlight { claim, deadline, .. } => {
+                self.claims.remove((claim, slot), |e| e.cmp(&(claim, slot)));
                 self.leave_deadline(slot, claim, deadline);
-                self.occupy(slot, true, false);
+                self.occupy(lane, false);
             }
-            Some(Stage::Dead { number, .. }) => {
-                self.deaths.remove(|e| e.cmp(&(number, slot)));
+            Stage::Dead { number, .. } => {
+                self.deaths.remove((number, slot), |e| e.cmp(&(number, slot)));
             }
-            Some(Stage::Follower { .. }) | None => {}
+            Stage::Follower { .. } => {}
         }
     }
 
@@ -144,16 +162,15 @@ impl Queue {
 
     pub(super) fn leave_deadline(&mut self, slot: u32, claim: u64, deadline: Micros) {
         let (messages, more) = (&self.messages, &self.more);
-        self.deadlines.remove(|e| {
+        self.deadlines.remove((deadline, slot), |e| {
             let rest = || (claim_of(messages, more, e.1), e.1).cmp(&(claim, slot));
             e.0.cmp(&deadline).then_with(rest)
         });
     }
 
-    /// Counts it, or no more, among those that keep its lane busy.
-    fn occupy(&mut self, slot: u32, busy: bool, more: bool) {
-        let lane = self.messages.get(slot).and_then(|m| self.lanes.get_mut(m.lane));
-        if let (true, Some(lane)) = (busy, lane) {
+    /// One more, or one less, keeps the lane busy.
+    fn occupy(&mut self, lane: u32, more: bool) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
             lane.busy = if more { lane.busy.saturating_add(1) } else { lane.busy.saturating_sub(1) };
         }
     }
@@ -183,7 +200,7 @@ impl Queue {
         let Some(order) = lane.order_mut(m.priority) else { return };
         let was_front = order.front() == Some(slot);
         let place = m.place();
-        order.remove(|e| by_place(messages, *e, place, slot));
+        order.remove(slot, |e| by_place(messages, *e, place, slot));
         if was_front {
             heads.remove(&(place.0, place.1, m.lane, m.priority));
             if let Some((ready_at, seq)) = order.front().and_then(|f| messages.get(f)).map(Message::place) {
@@ -197,11 +214,15 @@ impl Queue {
     }
 
     /// Enters it into, or takes it out of, the order of what expires.
+    #[inline]
     fn watch_ttl(&mut self, slot: u32, enter: bool) {
-        let own = self.own(slot).ttl;
-        if own == 0 && self.config.ttl == 0 {
-            return;
+        let own = self.own_ttl(slot);
+        if own != 0 || self.config.ttl != 0 {
+            self.change_ttl(slot, own, enter);
         }
+    }
+
+    fn change_ttl(&mut self, slot: u32, own: Micros, enter: bool) {
         let base = self.ttl_base(slot);
         let (order, at) = if own == 0 {
             (&mut self.default_ttls, base)
@@ -212,7 +233,7 @@ impl Queue {
         if enter {
             order.insert((at, slot), |e| by_instant(messages, *e, at, slot));
         } else {
-            order.remove(|e| by_instant(messages, *e, at, slot));
+            order.remove((at, slot), |e| by_instant(messages, *e, at, slot));
         }
     }
 
@@ -226,7 +247,7 @@ impl Queue {
         let mut all: Vec<(Micros, u64, u32)> = self
             .messages
             .iter()
-            .filter(|(slot, m)| waits(m) && self.own(*slot).ttl == 0)
+            .filter(|(slot, m)| waits(m) && self.own_ttl(*slot) == 0)
             .map(|(slot, m)| (self.ttl_base(slot), m.seq(), slot))
             .collect();
         all.sort_unstable();

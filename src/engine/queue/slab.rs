@@ -3,11 +3,11 @@
 //! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back as they empty (but one, so that
 //! a queue going up and down around a chunk's edge does not allocate each time).
 //!
-//! A free place holds a default value, so that none is wasted on telling.
+//! A place that was freed holds a default value, so that none is wasted on telling. Only the first chunk grows, by doubling: few values take little.
 //!
-//! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free.
+//! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free; places behind a chunk's items are free.
 
-use std::collections::BTreeSet;
+use super::ranked::Ranked;
 
 /// No slot.
 pub const NONE: u32 = u32::MAX;
@@ -17,7 +17,7 @@ const WORDS: usize = SIZE / 64;
 
 #[derive(Debug, Clone)]
 struct Chunk<T> {
-    /// Empty when the chunk has no memory, else `SIZE` long.
+    /// As far as places were ever taken; nothing when the chunk has no memory.
     items: Vec<T>,
     /// A bit set for each free place.
     free: [u64; WORDS],
@@ -33,16 +33,16 @@ impl<T> Chunk<T> {
 #[derive(Debug, Clone)]
 pub struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    open: BTreeSet<u32>,
+    open: Ranked<u32>,
     len: usize,
-    /// Chunks with memory, and those among them that are empty.
+    /// Places with memory; chunks with memory that are empty.
     backed: usize,
     spare: usize,
 }
 
 impl<T: Default> Slab<T> {
     pub const fn new() -> Self {
-        Self { chunks: Vec::new(), open: BTreeSet::new(), len: 0, backed: 0, spare: 0 }
+        Self { chunks: Vec::new(), open: Ranked::new(), len: 0, backed: 0, spare: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -51,7 +51,7 @@ impl<T: Default> Slab<T> {
 
     /// Bytes on the heap, without what the values own.
     pub fn memory(&self) -> usize {
-        self.backed * SIZE * size_of::<T>() + self.chunks.capacity() * size_of::<Chunk<T>>()
+        self.backed * size_of::<T>() + self.chunks.capacity() * size_of::<Chunk<T>>()
     }
 
     pub fn get(&self, slot: u32) -> Option<&T> {
@@ -69,7 +69,7 @@ impl<T: Default> Slab<T> {
     /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past that the value is lost.)
     pub fn insert(&mut self, value: T) -> u32 {
         let index = match self.open.first() {
-            Some(i) => *i,
+            Some(i) => i,
             None => {
                 let Ok(i) = u32::try_from(self.chunks.len()) else { return NONE };
                 if i >= NONE / SIZE as u32 {
@@ -81,29 +81,31 @@ impl<T: Default> Slab<T> {
             }
         };
         let Some(chunk) = self.chunks.get_mut(index as usize) else { return NONE };
-        if chunk.items.is_empty() {
-            chunk.items.resize_with(SIZE, T::default);
-            self.backed += 1;
-        } else if chunk.used == 0 {
+        if chunk.used == 0 && !chunk.items.is_empty() {
             self.spare = self.spare.saturating_sub(1);
         }
-        for (w, word) in chunk.free.iter_mut().enumerate() {
-            if *word != 0 {
-                let bit = word.trailing_zeros();
-                *word &= *word - 1;
-                let place = w * 64 + bit as usize;
-                if let Some(item) = chunk.items.get_mut(place) {
-                    *item = value;
+        let Some((w, word)) = chunk.free.iter_mut().enumerate().find(|(_, word)| **word != 0) else {
+            return NONE;
+        };
+        let place = w * 64 + word.trailing_zeros() as usize;
+        *word &= *word - 1;
+        match chunk.items.get_mut(place) {
+            Some(item) => *item = value,
+            None => {
+                let before = chunk.items.capacity();
+                if before == 0 && index > 0 {
+                    chunk.items.reserve_exact(SIZE);
                 }
-                chunk.used += 1;
-                self.len += 1;
-                if chunk.used == SIZE {
-                    self.open.remove(&index);
-                }
-                return index * SIZE as u32 + place as u32;
+                chunk.items.push(value);
+                self.backed += chunk.items.capacity() - before;
             }
         }
-        NONE
+        chunk.used += 1;
+        self.len += 1;
+        if chunk.used == SIZE {
+            self.open.remove(&index);
+        }
+        index * SIZE as u32 + place as u32
     }
 
     pub fn remove(&mut self, slot: u32) -> Option<T> {
@@ -126,8 +128,8 @@ impl<T: Default> Slab<T> {
             if self.spare == 0 {
                 self.spare = 1;
             } else {
+                self.backed -= chunk.items.capacity();
                 chunk.items = Vec::new();
-                self.backed -= 1;
                 self.trim();
             }
         }

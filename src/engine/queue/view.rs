@@ -229,7 +229,7 @@ impl Queue {
             followers: self.followers,
             groups: self.groups,
             bytes: self.bytes,
-            oldest_ready_age: self.heads.first().map(|(at, ..)| now.saturating_sub(*at).max(0)),
+            oldest_ready_age: self.heads.first().map(|(at, ..)| now.saturating_sub(at).max(0)),
             next_event: self.next_change().map(|at| at.saturating_sub(now).max(0)),
             totals: &self.totals,
             rejected: self.rejected,

@@ -29,6 +29,7 @@ impl Queue {
     }
 
     pub(super) fn open_window(&mut self, window: Window) {
+        self.note_number(&window.id);
         let (key, until) = (window.id.as_ref().hash(), window.until);
         self.heap += window.id.heap();
         let slot = self.windows.insert(window);
@@ -40,14 +41,14 @@ impl Queue {
     pub(super) fn move_window(&mut self, slot: u32, until: Micros) {
         let Some(w) = self.windows.get_mut(slot) else { return };
         let before = std::mem::replace(&mut w.until, until);
-        self.window_ends.remove(|e| e.cmp(&(before, slot)));
+        self.window_ends.remove((before, slot), |e| e.cmp(&(before, slot)));
         self.window_ends.insert((until, slot), |e| e.cmp(&(until, slot)));
     }
 
     pub(super) fn close_window(&mut self, slot: u32) {
         let Some(w) = self.windows.get(slot) else { return };
         let (key, until, owner) = (w.id.as_ref().hash(), w.until, w.owner);
-        self.window_ends.remove(|e| e.cmp(&(until, slot)));
+        self.window_ends.remove((until, slot), |e| e.cmp(&(until, slot)));
         let windows = &self.windows;
         self.window_index.remove(key, slot, |w| windows.get(w).map_or(0, |x| x.id.as_ref().hash()));
         if let Some(m) = self.messages.get_mut(owner) {

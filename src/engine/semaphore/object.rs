@@ -178,6 +178,14 @@ impl Object for Semaphore {
         }
     }
 
+    fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
+        if let Answer::Permit(permit) = answer
+            && let Some(receipt) = permit.receipt
+        {
+            self.release(&[receipt], now, journal);
+        }
+    }
+
     fn waiting(&self) -> usize {
         Semaphore::waiting(self)
     }

@@ -168,6 +168,14 @@ impl Object for TokenBucket {
         self.drop_idle_extras();
     }
 
+    fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
+        if let Answer::Six([granted, ..]) = answer
+            && *granted > 0
+        {
+            self.refund(*granted, now, journal);
+        }
+    }
+
     fn waiting(&self) -> usize {
         TokenBucket::waiting(self)
     }

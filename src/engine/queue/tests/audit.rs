@@ -3,7 +3,7 @@
 use super::super::Queue;
 use super::super::config::NO_PAUSE;
 use super::super::lane::{PLAIN, Seat};
-use super::super::message::{Message, Stage, State};
+use super::super::message::{IdRef, Message, Stage, State};
 use super::super::slab::NONE;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +77,11 @@ impl Queue {
         assert_eq!((self.followers, count(State::Follower) as u64), (followers, followers));
         assert_eq!((self.bytes, self.ready_bytes), (bytes, ready_bytes));
         assert_eq!(self.more.len(), more);
-        assert_eq!(self.live.len() as u64, self.len(None));
+        let live = [State::Ready, State::Delayed, State::InFlight].map(count).iter().sum::<usize>();
+        assert_eq!((self.live.len() + self.numbers.len(), self.len(None)), (live, live as u64));
+        let taken = |n: u64| self.find(IdRef::Num(n)).or(self.find_window(IdRef::Num(n))).is_some();
+        assert!((self.next_id..self.next_id + 9).all(|n| n <= self.highest_given || !taken(n)));
+        assert_eq!(self.next_settling(), self.next_due().map(|(at, _)| at));
         let keyed = |order: &[(i64, u32)]| -> Vec<(i64, u64, u32)> {
             order.iter().map(|(at, s)| (*at, self.messages.get(*s).unwrap().seq(), *s)).collect()
         };
@@ -139,7 +143,7 @@ impl Queue {
             match lane.seat {
                 Seat::None => assert!(lane.ready == 0 || paused),
                 Seat::Seated { busy, turn } => {
-                    assert!(lane.ready > 0 && !paused && self.seats.contains(&(busy, turn, slot)));
+                    assert!(lane.ready > 0 && !paused && self.seats.iter().any(|s| s == (busy, turn, slot)));
                     assert_eq!((busy, turn), (lane.busy, lane.turn));
                     seats += 1;
                 }
@@ -152,7 +156,7 @@ impl Queue {
         assert!(references.is_empty());
         assert_eq!((seats, parked, groups), (self.seats.len(), self.parked.len(), self.groups));
         assert_eq!((pauses, refills), (self.pause_ends.len(), self.refills.len()));
-        assert_eq!(heads, self.heads);
+        assert!(self.heads.iter().eq(heads));
     }
 
     fn memory_is_sane(&self) -> bool {
