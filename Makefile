@@ -39,7 +39,7 @@ test: servers build ## Run every test on every engine
 lint: tools ## Check format, lints, documentation and (if cargo-deny is there) dependencies
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --document-private-items --quiet
 	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "cargo-deny is not installed: dependencies not checked"; fi
 
 bench: servers build ## Measure: the engine alone, and the module in a server beside Redis's own commands

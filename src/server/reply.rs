@@ -26,11 +26,10 @@ impl<'a> Reply<'a> {
         unsafe { rm!(RedisModule_ReplyWithStringBuffer(self.ctx.raw(), bytes.as_ptr().cast(), bytes.len())) };
     }
 
-    /// `<id>@<claim>` as a bulk string.
+    /// `<id>@<claim>` as a bulk string. The usual short ones are put together without an allocation.
     pub fn receipt(self, id: &[u8], claim: u64) {
+        const SHORT: usize = 64;
         const DIGITS: usize = 20;
-        const LONGEST_ID: usize = 512;
-        let mut text = [0u8; LONGEST_ID + 1 + DIGITS];
         let mut digits = [0u8; DIGITS];
         let mut at = DIGITS;
         let mut rest = claim;
@@ -42,11 +41,14 @@ impl<'a> Reply<'a> {
                 break;
             }
         }
-        let id = &id[..id.len().min(LONGEST_ID)];
         let digits = &digits[at..];
+        let len = id.len() + 1 + digits.len();
+        if len > SHORT {
+            return self.bulk(&[id, b"@", digits].concat());
+        }
+        let mut text = [0u8; SHORT];
         text[..id.len()].copy_from_slice(id);
         text[id.len()] = b'@';
-        let len = id.len() + 1 + digits.len();
         text[id.len() + 1..len].copy_from_slice(digits);
         self.bulk(&text[..len]);
     }

@@ -91,6 +91,26 @@ impl Object for Queue {
         self.messages.len()
     }
 
+    /// Payloads are the blocks there are most of.
+    fn defrag(
+        &mut self,
+        cursor: u64,
+        relocate: &mut dyn FnMut(Box<[u8]>) -> Box<[u8]>,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Option<u64> {
+        /// Payloads between two looks at the time.
+        const STEP: u32 = 16;
+        for slot in u32::try_from(cursor).unwrap_or(0)..self.messages.slots() {
+            if let Some(message) = self.messages.get_mut(slot) {
+                message.payload = relocate(std::mem::take(&mut message.payload));
+            }
+            if slot % STEP == STEP - 1 && stop() {
+                return Some(u64::from(slot) + 1);
+            }
+        }
+        None
+    }
+
     fn duplicate(&self) -> Self {
         Self { rejected: 0, loading: None, ..self.clone() }
     }

@@ -49,6 +49,11 @@ impl<T: Default> Slab<T> {
         self.len
     }
 
+    /// All slots are below this.
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.chunks.len() * SIZE).unwrap_or(NONE)
+    }
+
     /// Bytes on the heap, without what the values own.
     pub fn memory(&self) -> usize {
         self.backed * size_of::<T>() + self.chunks.capacity() * size_of::<Chunk<T>>()

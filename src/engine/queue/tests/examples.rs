@@ -147,3 +147,24 @@ fn memory_is_given_back() {
     assert!(q.memory() < 100_000, "{}", q.memory());
     q.audit();
 }
+
+#[test]
+fn payloads_move_to_denser_memory_step_by_step_and_nothing_else_changes() {
+    let mut q = Queue::new();
+    for n in 0..100u8 {
+        push(&mut q, S, &[n; 40], &PushOptions::default());
+    }
+    let before = snapshot(&q);
+    let (mut moved, mut cursor, mut visits) = (0, Some(0), 0);
+    while let Some(from) = cursor {
+        let mut relocate = |block: Box<[u8]>| {
+            moved += 1;
+            Box::from(&*block)
+        };
+        cursor = q.defrag(from, &mut relocate, &mut || true);
+        visits += 1;
+    }
+    assert_eq!(moved, 100);
+    assert!(visits > 5, "it stops when told to");
+    assert_eq!(snapshot(&q), before);
+}
