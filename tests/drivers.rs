@@ -63,7 +63,8 @@ fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
             let (server, replica) = setup.start(engine);
             let (seed, rounds, replica) = (seed() + 700_000 + 10_000 * n as u64, scale(), of(&replica));
             let go = |options: &str| {
-                let arguments = format!("-s {seed} -r {rounds} --warm --cl --events 0.03{replica} {options}");
+                let arguments =
+                    format!("-s {seed} -r {rounds} -n 200 --warm --cl --events 0.03{replica} {options}");
                 play(oracle, "limiters.py", &model, &server, &arguments);
             };
             go("--restarts");
@@ -80,7 +81,7 @@ fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
         let model = Model::start(oracle, "queue_model.py", &["-p"]);
         for (n, setup) in Setup::all().enumerate() {
             let (server, replica) = setup.start(engine);
-            let (seed, count) = (seed() + 700_000 + 10_000 * n as u64, 300 * scale());
+            let (seed, count) = (seed() + 700_000 + 10_000 * n as u64, 200 * scale());
             let arguments = format!(
                 "--seed {seed} --count {count} --tail 60 --mblock --restarts --events 0.25{}",
                 of(&replica)

@@ -19,7 +19,10 @@ fn a_sale_lets_out_an_even_flow_and_charges_no_refused_request() {
         let server = Server::start(engine);
         let mut c = server.connect();
         set_clock(&mut c, T0);
-        call!(c, "GATE.SET", "sale", "STAGE", "burst", "TB", 1500, 1000, 1000, "STAGE", "pace", "LB", 200, 500, 1000);
+        call!(
+            c, "GATE.SET", "sale", "STAGE", "burst", "TB", 1500, 1000, 1000, "STAGE", "pace", "LB", 200, 500,
+            1000
+        );
         let mut leaves = Vec::new();
         for at in (0..SECONDS * 1_000).step_by(STEP_MS as usize) {
             set_clock(&mut c, T0 + at);
@@ -42,6 +45,9 @@ fn a_sale_lets_out_an_even_flow_and_charges_no_refused_request() {
         let stages = array(peek[5].clone());
         let burst: Vec<i64> = array(stages[0].clone()).into_iter().skip(1).map(int).collect();
         let charged_by_the_last_handful = 1_500 - burst[1];
-        assert!(charged_by_the_last_handful <= 6, "the first layer was charged for what the second refused: {burst:?}");
+        assert!(
+            charged_by_the_last_handful <= 6,
+            "the first layer was charged for what the second refused: {burst:?}"
+        );
     });
 }

@@ -23,3 +23,6 @@ pub mod semaphore;
 pub mod time;
 pub mod token_bucket;
 pub mod waiting;
+
+#[cfg(test)]
+mod golden;

@@ -46,10 +46,13 @@ class Run(fuzz_limiters.Run):
 
     def begin(self):
         self.b.port = PRODUCT.port
+        PRODUCT.clock(0)
         super().begin()
 
     def step(self, step):
         do = step.get("do", [None])
+        if "clock" in step and not (step["clock"] < self.now and self.blocked):
+            PRODUCT.clock(step["clock"])
         if do[0] != EVENT:
             super().step(step)
         elif not self.blocked:

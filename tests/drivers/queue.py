@@ -16,6 +16,7 @@ class Round(fuzz_queue.Round):
     def __init__(self, ports, seed, opts):
         super().__init__((ports[0], PRODUCT.port), seed, opts)
         self.luck = events.beside(seed)
+        PRODUCT.clock(0)
         fuzz_queue.OPEN_FIELDS = OPEN_FIELDS
 
     def command(self):
@@ -23,6 +24,10 @@ class Round(fuzz_queue.Round):
         while words[0] == "COPY" and words[1] == words[2]:
             words = super().command()
         return words
+
+    def tick(self, ms):
+        PRODUCT.clock(self.now + ms)
+        super().tick(ms)
 
     def whole_state(self):
         event = PRODUCT.draw(self.luck)

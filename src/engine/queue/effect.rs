@@ -185,6 +185,7 @@ pub struct Header {
     pub next_seq: u64,
     pub next_turn: u64,
     pub next_death: u64,
+    pub last_claim: u64,
     pub paused_push: Micros,
     pub paused_claim: Micros,
     pub tokens: Option<Tokens>,
@@ -454,6 +455,7 @@ impl Queue {
                 let consumer = claim.consumer.as_deref().map_or(NONE, |c| self.names.refer(c));
                 let deadline = claim.now.saturating_add(item.lease);
                 let number = first.saturating_add(n);
+                self.last_claim = self.last_claim.max(number);
                 let stage = Stage::InFlight { claim: number, claimed_at: claim.now, deadline };
                 let mut before = NONE;
                 if let Some(more) = self.grow(slot) {
@@ -600,6 +602,7 @@ impl Queue {
         self.next_seq = header.next_seq;
         self.next_turn = header.next_turn;
         self.next_death = header.next_death;
+        self.last_claim = header.last_claim;
         self.tokens = header.tokens;
         self.latest_level = self.tokens.map_or(0, |t| t.at);
         self.set_pause(PLAIN, true, header.paused_push);

@@ -120,6 +120,8 @@ pub struct Queue {
     next_seq: u64,
     next_turn: u64,
     next_death: u64,
+    /// The last claim number drawn here: no later one anywhere may be smaller, also when all its messages are gone.
+    last_claim: u64,
 
     /// No bucket's level is of a later instant: else the clock has stepped back.
     latest_level: Micros,
@@ -179,6 +181,7 @@ impl Queue {
             next_seq: 1,
             next_turn: 1,
             next_death: 1,
+            last_claim: 0,
             latest_level: 0,
             epoch: 1,
             settled_to: 0,

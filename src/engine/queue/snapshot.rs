@@ -186,6 +186,7 @@ impl Queue {
             next_seq: self.next_seq,
             next_turn: self.next_turn,
             next_death: self.next_death,
+            last_claim: self.last_claim,
             paused_push,
             paused_claim,
             tokens: self.tokens,

@@ -198,7 +198,7 @@ impl Queue {
                 let mut rising = self.rising();
                 Effect::Arrive(self.read_records(records, blobs, fencing, &mut rising, false)?)
             }
-            Wire::Header(header) => self.read_header(header)?,
+            Wire::Header(header) => self.read_header(header, fencing)?,
             Wire::Lanes(lanes) => self.read_lanes(lanes)?,
             Wire::Windows(windows) => self.read_windows(&windows)?,
             Wire::Load(records) => {
@@ -356,7 +356,7 @@ impl Queue {
         ensure(fits, "a step that does not fit")
     }
 
-    fn read_header(&self, header: Box<Header>) -> Result<Effect, Corrupt> {
+    fn read_header(&self, header: Box<Header>, fencing: &mut Fencing) -> Result<Effect, Corrupt> {
         ensure(self.is_blank(), "a snapshot on what is there")?;
         header.config.check()?;
         pause(Some(header.paused_push))?;
@@ -368,6 +368,8 @@ impl Queue {
             header.next_seq <= MAX_SEQ && numbers.iter().all(|n| *n <= MAX_NUMBER),
             "number out of range",
         )?;
+        ensure(header.last_claim <= MAX_FENCE, "claim number out of range")?;
+        fencing.raise(header.last_claim);
         Ok(Effect::Header(header))
     }
 

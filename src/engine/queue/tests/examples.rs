@@ -168,3 +168,18 @@ fn payloads_move_to_denser_memory_step_by_step_and_nothing_else_changes() {
     assert!(visits > 5, "it stops when told to");
     assert_eq!(snapshot(&q), before);
 }
+
+#[test]
+fn the_last_claim_number_is_kept_though_its_message_is_gone() {
+    let mut q = Queue::new();
+    push(&mut q, S, b"x", &PushOptions::default());
+    let mut fencing = Fencing::new();
+    fencing.raise(7_000 * S as u64);
+    let d = q
+        .claim(S, &ClaimOptions { count: 1, ..ClaimOptions::default() }, &mut fencing, &mut quiet())
+        .remove(0);
+    q.ack(S, &[receipt(&d)], &mut quiet());
+    let mut other = Fencing::new();
+    super::fold::load(&snapshot(&q), &mut other);
+    assert_eq!(Some(other.last()), d.claim);
+}
