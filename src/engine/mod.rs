@@ -25,4 +25,4 @@ pub mod token_bucket;
 pub mod waiting;
 
 #[cfg(test)]
-mod golden;
+mod tests;

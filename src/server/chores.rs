@@ -2,6 +2,7 @@
 //! command on a queue.
 //!
 //! - a blocked client went away: what it had booked is given back;
+//! - the object a client waited on is gone: its command is decided anew;
 //! - a queue changed inside a transaction, or a key under waiting claims changed hands: the line there is looked at again;
 //! - a held reply with messages in it could not be delivered: they are given back.
 

@@ -106,7 +106,7 @@ pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -
     unsafe { read::<O, _>(ctx, name.raw(), |object| f(object.unwrap_or(&O::blank()))) }
 }
 
-/// What the server's memory of a key is called by: where it lives and how it is named.
+/// A key opened for change: the object in it (or a blank one, kept only if it changes), and what was recorded so far.
 pub struct Opened<'a, O: Object> {
     ctx: Ctx<'a>,
     name: RawString,

@@ -1,14 +1,14 @@
 //! Golden bytes: the carried form of one change of each family, byte for byte. What stands here is in files and on replicas by now: a change
 //! that moves a byte needs a new [`FORMAT`] and must go on reading these.
 
-use super::bucket::Limits;
-use super::codec::FORMAT;
-use super::fencing::Fencing;
-use super::journal::Journal;
-use super::object::{Family, Object, apply_batch};
-use super::queue::{PushOptions, Queue};
-use super::semaphore::{Ask, Semaphore};
-use super::token_bucket::{Mode, TokenBucket};
+use crate::engine::bucket::Limits;
+use crate::engine::codec::FORMAT;
+use crate::engine::fencing::Fencing;
+use crate::engine::journal::Journal;
+use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::queue::{PushOptions, Queue};
+use crate::engine::semaphore::{Ask, Semaphore};
+use crate::engine::token_bucket::{Mode, TokenBucket};
 
 const NOW: i64 = 1_900_000_000_000_000;
 

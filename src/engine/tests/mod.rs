@@ -1,0 +1,3 @@
+//! Tests of what the families have in common.
+
+mod golden;
