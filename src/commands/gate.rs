@@ -9,6 +9,7 @@ use crate::engine::object::Family;
 use crate::engine::semaphore::DEFAULT_LEASE_MS;
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::token_bucket::TokenBucket;
+use crate::engine::waiting::Answer;
 use crate::server::answers;
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, is, once};
@@ -191,7 +192,7 @@ fn pass(call: &Call<'_>) -> Result<(), Error> {
     let pass = clock::with_fencing(|f| gate.pass(cost, max_wait, now, f, journal));
     key.finish();
     stats::decision(Family::Gate, pass.granted > 0);
-    call.reply().tree(&answers::pass(&pass));
+    answers::pass(call.reply(), &pass);
     Ok(())
 }
 
@@ -206,7 +207,7 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
                 let peek = |gate: &Gate| is_set(Some(gate)).map(|g| g.peek(cost, max_wait, clock::now()));
                 let pass = key::look(ctx, &name, peek)??;
                 stats::decision(Family::Gate, pass.granted > 0);
-                return Ok(Decided::Told(answers::pass(&pass)));
+                return Ok(Decided::Told(Answer::Pass(Box::new(pass))));
             }
             let mut key = Opened::<Gate>::named(ctx, &name)?;
             is_set(key.existing())?;
@@ -221,7 +222,7 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
             Ok(match pass {
                 Some(pass) => {
                     stats::decision(Family::Gate, pass.granted > 0);
-                    Decided::Told(answers::pass(&pass))
+                    Decided::Told(Answer::Pass(Box::new(pass)))
                 }
                 None => Decided::Waits(address),
             })
@@ -252,17 +253,14 @@ impl<'a> Target<'a> {
     }
 
     /// What its stages say of a pass.
-    fn looks(&self, name: &[u8], cost: i64, max_wait: Option<i64>, now: i64) -> Result<Vec<Look>, Error> {
-        const NO_LIMITS: Error = Error::new("ERR no limits: every key of GATE.MPASS must have been SET");
-        let one = |look: Option<Look>| look.map(|l| vec![l]).ok_or(NO_LIMITS);
+    fn looks(&self, name: &[u8], cost: i64, max_wait: Option<i64>, now: i64) -> Option<Vec<Look>> {
         match self {
-            Self::Bucket(key) => one(key.existing().and_then(|b| b.look_for_pass(name, cost, now))),
-            Self::Leaky(key) => one(key.existing().and_then(|b| b.look_for_pass(name, cost, max_wait, now))),
-            Self::Gate(key) => key
-                .existing()
-                .filter(|g| g.is_set())
-                .map(|g| g.looks(Some(name), cost, max_wait, now))
-                .ok_or(NO_LIMITS),
+            Self::Bucket(key) => Some(vec![key.existing()?.look_for_pass(name, cost, now)?]),
+            Self::Leaky(key) => Some(vec![key.existing()?.look_for_pass(name, cost, max_wait, now)?]),
+            Self::Gate(key) => {
+                let gate = key.existing().filter(|g| g.is_set())?;
+                Some(gate.looks(Some(name), cost, max_wait, now))
+            }
         }
     }
 
@@ -309,6 +307,11 @@ impl<'a> Target<'a> {
     }
 }
 
+/// The `n`-th key of MPASS cannot be judged by.
+fn no_limits(n: usize) -> Error {
+    Error::of(format!("ERR no limits: key {n} of GATE.MPASS must have been SET (TB.SET, LB.SET or GATE.SET)"))
+}
+
 fn mpass(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);
@@ -327,7 +330,7 @@ fn mpass(call: &Call<'_>) -> Result<(), Error> {
         let looked = Target::open(call, index).and_then(|target| {
             let own = target.looks(call.arg(index), cost, max_wait, now);
             targets.push(target);
-            own
+            own.ok_or_else(|| no_limits(index - first + 1))
         });
         match looked {
             Ok(own) => looks.push(own),
@@ -354,7 +357,7 @@ fn mpass(call: &Call<'_>) -> Result<(), Error> {
         return Err(error);
     }
     stats::decision(Family::Gate, pass.granted > 0);
-    call.reply().tree(&answers::pass(&pass));
+    answers::pass(call.reply(), &pass);
     Ok(())
 }
 
@@ -380,7 +383,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
     let (cost, max_wait, _) = options(&mut args, false)?;
     let pass =
         call.read::<Gate, _>(1, |gate| Ok::<_, Error>(is_set(gate)?.peek(cost, max_wait, call.now())))??;
-    call.reply().tree(&answers::pass(&pass));
+    answers::pass(call.reply(), &pass);
     Ok(())
 }
 

@@ -2,11 +2,11 @@
 
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::object::Family;
+use crate::engine::waiting::Answer;
 use crate::server::args::Args;
 use crate::server::block::Decided;
 use crate::server::call::Call;
 use crate::server::error::Error;
-use crate::server::reply::Tree;
 use crate::server::stats;
 
 /// `capacity tokens period`, required.
@@ -36,7 +36,7 @@ impl From<NoLimits> for Error {
 /// A decision as the reply of a client that may be blocked, counted.
 pub fn told(family: Family, six: &[i64; 6]) -> Decided {
     stats::decision(family, six[0] > 0);
-    Decided::Told(Tree::ints(six))
+    Decided::Told(Answer::Six(*six))
 }
 
 /// Replies to a decision and counts it.

@@ -3,6 +3,7 @@
 use crate::engine::object::{Family, Object};
 use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, MAX_OWNER, Permit, Semaphore};
 use crate::engine::time::{MS, ceil_ms};
+use crate::engine::waiting::Answer;
 use crate::server::answers::{self, NO_LIMIT};
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
@@ -133,7 +134,7 @@ fn acquire(call: &Call<'_>) -> Result<(), Error> {
     key.finish();
     let permit = permit.map_err(|_| NO_LIMIT)?;
     count_decision(&permit);
-    call.reply().tree(&answers::permit(&permit));
+    answers::permit(call.reply(), &permit);
     Ok(())
 }
 
@@ -154,7 +155,7 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
                 let peek = |semaphore: &Semaphore| semaphore.peek(limit, count, clock::now());
                 let permit = key::look(ctx, &name, peek)?.map_err(|_| NO_LIMIT)?;
                 count_decision(&permit);
-                return Ok(Decided::Told(answers::permit(&permit)));
+                return Ok(Decided::Told(Answer::Permit(permit)));
             }
             let ask = Ask { limit, count, lease_ms, owner: &owner };
             let mut key = Opened::<Semaphore>::named(ctx, &name)?;
@@ -169,7 +170,7 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
             Ok(match permit.map_err(|_| NO_LIMIT)? {
                 Some(permit) => {
                     count_decision(&permit);
-                    Decided::Told(answers::permit(&permit))
+                    Decided::Told(Answer::Permit(permit))
                 }
                 None => Decided::Waits(address),
             })
@@ -236,7 +237,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
         Some(semaphore) => semaphore.peek(limit, count, call.now()),
         None => Semaphore::blank().peek(limit, count, call.now()),
     })?;
-    call.reply().tree(&answers::permit(&permit.map_err(|_| NO_LIMIT)?));
+    answers::permit(call.reply(), &permit.map_err(|_| NO_LIMIT)?);
     Ok(())
 }
 

@@ -1,17 +1,20 @@
-//! What a client that waited on a limiter is told, as a reply: the same as its command answers at once.
+//! The replies of limiters: the same whether their command answers at once or a client that waited is told.
 
 use super::error::Error;
-use super::reply::Tree;
+use super::reply::Reply;
 use crate::engine::gate::pass::Pass;
 use crate::engine::semaphore::Permit;
 use crate::engine::waiting::Answer;
 
-pub fn tree(answer: Answer) -> Tree {
+/// A semaphore's limit was left out, and nobody knows one.
+pub const NO_LIMIT: Error = Error::new("ERR no limits: give a limit, or SEM.SET the key first");
+
+pub fn answer(reply: Reply<'_>, answer: &Answer) {
     match answer {
-        Answer::Six(six) => Tree::ints(&six),
-        Answer::Permit(permit) => self::permit(&permit),
-        Answer::Pass(pass) => self::pass(&pass),
-        Answer::NoLimits => Tree::Error(NO_LIMIT),
+        Answer::Six(six) => reply.ints(six),
+        Answer::Permit(permit) => self::permit(reply, permit),
+        Answer::Pass(pass) => self::pass(reply, pass),
+        Answer::NoLimits => reply.error(&NO_LIMIT),
     }
 }
 
@@ -24,35 +27,31 @@ pub fn granted(answer: &Answer) -> bool {
     }
 }
 
-/// A semaphore's limit was left out, and nobody knows one.
-pub const NO_LIMIT: Error = Error::new("ERR no limits: give a limit, or SEM.SET the key first");
-
 /// `[granted, limit, free, retry_after, receipt]`.
-pub fn permit(permit: &Permit) -> Tree {
-    Tree::Array(vec![
-        Tree::Int(permit.granted),
-        Tree::Int(permit.limit),
-        Tree::Int(permit.free),
-        Tree::Int(permit.retry),
-        receipt(permit.receipt),
-    ])
+pub fn permit(reply: Reply<'_>, permit: &Permit) {
+    reply.array(5);
+    [permit.granted, permit.limit, permit.free, permit.retry].into_iter().for_each(|n| reply.int(n));
+    receipt(reply, permit.receipt);
 }
 
 /// `[granted, wait, retry_after, refused_by, receipt, stages]`.
-pub fn pass(pass: &Pass) -> Tree {
-    let stages = pass.stages.iter().map(|(name, row)| {
-        Tree::Array(std::iter::once(Tree::bulk(name)).chain(row.iter().map(|n| Tree::Int(*n))).collect())
-    });
-    Tree::Array(vec![
-        Tree::Int(pass.granted),
-        Tree::Int(pass.wait),
-        Tree::Int(pass.retry),
-        Tree::Array(pass.refused_by.iter().map(|name| Tree::bulk(name)).collect()),
-        receipt(pass.receipt),
-        Tree::Array(stages.collect()),
-    ])
+pub fn pass(reply: Reply<'_>, pass: &Pass) {
+    reply.array(6);
+    [pass.granted, pass.wait, pass.retry].into_iter().for_each(|n| reply.int(n));
+    reply.array(pass.refused_by.len());
+    pass.refused_by.iter().for_each(|name| reply.bulk(name));
+    receipt(reply, pass.receipt);
+    reply.array(pass.stages.len());
+    for (name, row) in &pass.stages {
+        reply.array(1 + row.len());
+        reply.bulk(name);
+        row.iter().for_each(|n| reply.int(*n));
+    }
 }
 
-fn receipt(receipt: Option<u64>) -> Tree {
-    receipt.map_or(Tree::Nil, |r| Tree::Int(i64::try_from(r).unwrap_or(i64::MAX)))
+fn receipt(reply: Reply<'_>, receipt: Option<u64>) {
+    match receipt {
+        Some(receipt) => reply.int(i64::try_from(receipt).unwrap_or(i64::MAX)),
+        None => reply.nil(),
+    }
 }

@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 /// What came of a command whose reply may be held.
 pub enum Decided {
-    Told(Tree),
+    Told(Answer),
     /// The client waits on the object at this address.
     Waits(usize),
 }
@@ -100,7 +100,7 @@ pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
             let place = Place { db: ctx.db(), key: call.arg(1).into() };
             block(ctx, ticket, 0, Waits::Limiter { place, address, decide });
         }
-        (Decided::Told(tree), _) => call.reply().tree(&tree),
+        (Decided::Told(answer), _) => answers::answer(call.reply(), &answer),
         (Decided::Waits(_), _) => return Err(Error::INTERNAL),
     }
     Ok(())
@@ -124,7 +124,7 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
                 *address = to;
             }
         }),
-        Ok(Decided::Told(tree)) => send(ticket, tree, None),
+        Ok(Decided::Told(answer)) => send(ticket, Tree::Answer(answer), None),
         Err(error) => send(ticket, Tree::Error(error), None),
     }
 }
@@ -170,7 +170,7 @@ fn remove(ticket: Ticket) -> Option<Waiter> {
 /// Answers a client that waits on a limiter.
 pub fn answer(family: Family, ticket: Ticket, answer: Answer) {
     stats::decision(family, answers::granted(&answer));
-    send(ticket, answers::tree(answer), None);
+    send(ticket, Tree::Answer(answer), None);
 }
 
 /// Answers a waiting client; `messages` are given back if the reply does not reach it.
@@ -250,7 +250,7 @@ unsafe extern "C" fn on_timeout(
                             chores::depart(ctx, *address, ticket);
                         }
                         match ctx.in_db(place.db, || decide(ctx, Asked::Over)) {
-                            Ok(Decided::Told(tree)) => reply.tree(&tree),
+                            Ok(Decided::Told(answer)) => answers::answer(reply, &answer),
                             Ok(Decided::Waits(_)) => reply.nil_array(),
                             Err(error) => reply.error(&error),
                         }

@@ -1,7 +1,9 @@
 //! Replies, written straight into the client's buffer; and [`Tree`], a reply that is kept until a blocked client is answered.
 
+use super::answers;
 use super::api::{Ctx, rm};
 use super::error::Error;
+use crate::engine::waiting::Answer;
 use std::ffi::{CStr, c_long};
 
 /// Writes one reply. An array or map announces its length and is followed by its elements.
@@ -117,6 +119,7 @@ impl<'a> Reply<'a> {
             Tree::Nil => self.nil(),
             Tree::NilArray => self.nil_array(),
             Tree::Error(error) => self.error(error),
+            Tree::Answer(answer) => answers::answer(self, answer),
             Tree::Array(items) => {
                 self.array(items.len());
                 items.iter().for_each(|item| self.tree(item));
@@ -133,6 +136,8 @@ pub enum Tree {
     Nil,
     NilArray,
     Error(Error),
+    /// A limiter's.
+    Answer(Answer),
     Array(Vec<Tree>),
 }
 

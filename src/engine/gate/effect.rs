@@ -6,7 +6,7 @@ use crate::engine::bucket::{Bucket, Level};
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::leaky::Leaky;
-use crate::engine::semaphore::lease;
+use crate::engine::semaphore::{drawn, lease};
 use crate::engine::time::Micros;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ pub enum Effect {
     Granted { receipt: u64, until: Micros },
     /// A lease is over.
     Ended { receipt: u64 },
+    /// Receipts up to this one were given (snapshots only).
+    Drawn { receipt: u64 },
 }
 
 /// Reads no more stages than a gate may have, and allocates for those only.
@@ -97,6 +99,11 @@ impl Effect {
             }
             Self::Ended { receipt } => {
                 to.permits.get(*receipt).map(drop).ok_or(Corrupt("ends an unknown lease"))
+            }
+            Self::Drawn { receipt } => {
+                drawn(*receipt)?;
+                fencing.raise(*receipt);
+                Ok(())
             }
         }
     }

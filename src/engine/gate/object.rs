@@ -21,7 +21,7 @@ impl Gate {
                     stages.iter().find(|s| s.state.kind() == Kind::Permits).map(|s| s.name.clone())
                 };
                 if giver(&self.stages) != giver(&stages) {
-                    self.permits = Permits::default();
+                    self.permits.clear();
                 }
                 self.stages = stages;
             }
@@ -41,6 +41,7 @@ impl Gate {
                 self.permits.insert(receipt, Lease { count: 1, until, owner: Box::default() });
             }
             Effect::Ended { receipt } => self.permits.remove(receipt),
+            Effect::Drawn { receipt } => self.permits.drawn(receipt),
         }
     }
 }
@@ -90,6 +91,9 @@ impl Object for Gate {
             if written % 1_000 == 999 {
                 flush(journal);
             }
+        }
+        if let Some(receipt) = self.permits.last_gone() {
+            journal.record(&Effect::Drawn { receipt }, []);
         }
     }
 

@@ -28,6 +28,7 @@ pub use names::MAX_NAME;
 pub use object::Effect;
 pub use top::{HALF_LIFE, Hottest, TRACKED};
 
+use super::bucket::narrow::Narrow;
 use super::bucket::{Bucket, Level, Limits, Policy};
 use super::journal::Journal;
 use super::time::{MS, Micros};
@@ -147,12 +148,13 @@ impl Hot {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<[i64; 6], NoRule> {
+        if !at_most && let Some(six) = self.take_plain(subject, cost, now, journal) {
+            return Ok(six);
+        }
         let (stored, limits) = self.open(subject, now)?;
         let mut bucket = stored.unwrap_or(Bucket::new(limits, 0)).brought(now);
         let (granted, mut retry) = verdict(&bucket, cost, at_most);
-        self.top.count(subject, granted > 0, now);
-        self.granted += i64::from(granted > 0);
-        self.refused += i64::from(granted == 0);
+        self.count(subject, granted > 0, now);
         if granted > 0 {
             bucket.charge(granted);
             if granted < cost && retry > 0 {
@@ -166,6 +168,37 @@ impl Hot {
             self.store(subject, &bucket, journal);
         }
         Ok(bucket.six(granted, retry))
+    }
+
+    /// The usual take, quickly: of a subject that is kept and not full. None: it is another case.
+    #[inline]
+    fn take_plain(
+        &mut self,
+        subject: &[u8],
+        cost: i64,
+        now: Micros,
+        journal: &mut Journal,
+    ) -> Option<[i64; 6]> {
+        let limits = self.limits(subject)?;
+        let slot = self.subjects.find(subject)?;
+        let Deficit { missing, at } = self.subjects.deficit(slot, limits.rate())?;
+        let level = i64::try_from(limits.full() - missing).ok()?;
+        let mut bucket = Narrow::brought(limits, level, at, now).filter(|b| !b.is_full())?;
+        let taken = bucket.take(cost);
+        self.count(subject, taken.is_ok(), now);
+        if let Err(retry) = taken {
+            return Some(bucket.six(0, retry));
+        }
+        let units = i128::from(bucket.level());
+        journal.record(&Effect::Taken { subject: subject.into(), units, at: now }, []);
+        self.taken(slot, limits, units, now);
+        Some(bucket.six(cost, 0))
+    }
+
+    fn count(&mut self, subject: &[u8], granted: bool, now: Micros) {
+        self.top.count(subject, granted, now);
+        self.granted += i64::from(granted);
+        self.refused += i64::from(!granted);
     }
 
     /// `HOT.PEEK`: what a take would answer.

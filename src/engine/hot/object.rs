@@ -71,9 +71,8 @@ impl Hot {
             }
             Effect::Taken { subject, units, at } => {
                 if let Some(limits) = self.limits(&subject) {
-                    let deficit = Deficit { missing: limits.full() - units, at };
-                    self.subjects.put(&subject, deficit, limits.rate());
-                    self.latest = self.latest.max(at);
+                    let slot = self.subjects.find_or_add(&subject);
+                    self.taken(slot, limits, units, at);
                 }
             }
             Effect::Drop { subject, counted } => {
@@ -85,6 +84,12 @@ impl Hot {
             Effect::Forget { count } => self.forget_first(count),
             Effect::Forgotten { total } => self.forgotten = total,
         }
+    }
+
+    /// The level of a subject that is kept.
+    pub(super) fn taken(&mut self, slot: u32, limits: Limits, units: i128, at: Micros) {
+        self.subjects.put(slot, Deficit { missing: limits.full() - units, at }, limits.rate());
+        self.latest = self.latest.max(at);
     }
 
     fn carry_over(&mut self, limits: Limits, max: i64, at: Micros) {

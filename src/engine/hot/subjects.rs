@@ -173,33 +173,35 @@ impl Subjects {
         })
     }
 
-    /// Keeps what a subject is missing (> 0) under a refill of `rate`; a new subject is added.
-    pub(super) fn put(&mut self, name: &[u8], deficit: Deficit, rate: u64) {
-        let slot = match self.find(name) {
-            Some(slot) => slot,
-            None => {
-                let slot = self.len() as u32;
-                let index = self.names.insert(name, slot);
-                let place = self.heap.len() as u32;
-                let entry = Entry {
-                    full_at: 0,
-                    over_since: 0,
-                    since_high: 0,
-                    len_tag: len_tag(name, self.hasher.hash_one(name)),
-                    name: index,
-                    next: NONE,
-                    place,
-                };
-                self.entries.push(entry);
-                self.heap.push(slot);
-                if self.table.len() < self.entries.len() {
-                    self.table.push(NONE);
-                    self.split();
-                }
-                self.link(slot);
-                slot
-            }
+    /// The subject's slot; a new one is missing nothing until it is [put](Self::put).
+    pub(super) fn find_or_add(&mut self, name: &[u8]) -> u32 {
+        if let Some(slot) = self.find(name) {
+            return slot;
+        }
+        let slot = self.len() as u32;
+        let index = self.names.insert(name, slot);
+        let place = self.heap.len() as u32;
+        let entry = Entry {
+            full_at: 0,
+            over_since: 0,
+            since_high: 0,
+            len_tag: len_tag(name, self.hasher.hash_one(name)),
+            name: index,
+            next: NONE,
+            place,
         };
+        self.entries.push(entry);
+        self.heap.push(slot);
+        if self.table.len() < self.entries.len() {
+            self.table.push(NONE);
+            self.split();
+        }
+        self.link(slot);
+        slot
+    }
+
+    /// Keeps what a subject is missing (> 0) under a refill of `rate`.
+    pub(super) fn put(&mut self, slot: u32, deficit: Deficit, rate: u64) {
         // A new one's is 0, so it rises; one that was there is nearly always full later than before, so it sinks.
         let before = self.full_at(slot);
         self.write(slot, deficit, rate);

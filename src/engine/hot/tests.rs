@@ -275,7 +275,8 @@ proptest! {
                     naive.remove(&name);
                 }
                 _ => {
-                    subjects.put(&name, Deficit { missing, at: T0 }, rate);
+                    let slot = subjects.find_or_add(&name);
+                    subjects.put(slot, Deficit { missing, at: T0 }, rate);
                     naive.insert(name, missing);
                 }
             }

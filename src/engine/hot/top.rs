@@ -6,9 +6,10 @@
 //! N / TRACKED.
 
 use crate::engine::time::{MS, Micros};
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hash::BuildHasher;
 
 /// How many subjects are counted.
 pub const TRACKED: usize = 512;
@@ -21,7 +22,9 @@ const CALL: u64 = 1 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Top {
-    index: HashMap<Box<[u8]>, u32>,
+    /// The counters by the hash of their subject.
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
     /// Each counter once, least first, by a weight it once had: weights only grow between halvings.
     order: BinaryHeap<Reverse<(u64, u32)>>,
@@ -32,7 +35,8 @@ pub(super) struct Top {
 
 #[derive(Debug, Clone, Default)]
 struct Counter {
-    subject: Box<[u8]>,
+    subject: Vec<u8>,
+    hash: u64,
     granted: u64,
     refused: u64,
     inherited: u64,
@@ -81,19 +85,28 @@ impl Top {
             if kept.own() > 0 {
                 let slot = self.counters.len() as u32;
                 self.order.push(Reverse((kept.weight(), slot)));
-                self.index.insert(kept.subject.clone(), slot);
-                self.name_bytes += kept.subject.len();
+                self.name_bytes += kept.subject.capacity();
+                let hash = kept.hash;
                 self.counters.push(kept);
+                self.list(hash, slot);
             }
         }
+    }
+
+    /// Has the counter found by its subject's hash.
+    fn list(&mut self, hash: u64, slot: u32) {
+        let counters = &self.counters;
+        self.index.insert_unique(hash, slot, |slot| counters.get(*slot as usize).map_or(0, |c| c.hash));
     }
 
     /// One call of the subject.
     pub(super) fn count(&mut self, subject: &[u8], granted: bool, now: Micros) {
         self.decay(now);
-        let slot = match self.index.get(subject) {
+        let hash = self.hasher.hash_one(subject);
+        let same = |slot: &u32| self.counters.get(*slot as usize).is_some_and(|c| c.subject == subject);
+        let slot = match self.index.find(hash, same) {
             Some(slot) => *slot,
-            None => self.track(subject),
+            None => self.track(subject, hash),
         };
         if let Some(counter) = self.counters.get_mut(slot as usize) {
             let to = if granted { &mut counter.granted } else { &mut counter.refused };
@@ -101,34 +114,44 @@ impl Top {
         }
     }
 
-    /// Takes the least counter out of the order.
-    fn pop_least(&mut self) -> Option<(u64, u32)> {
+    /// The counter of least weight, which is about to get one call more, and is listed so.
+    fn least(&mut self) -> Option<u32> {
         loop {
-            let Reverse((listed, slot)) = self.order.pop()?;
+            let mut top = self.order.peek_mut()?;
+            let Reverse((listed, slot)) = *top;
             let weight = self.counters.get(slot as usize)?.weight();
+            *top = Reverse((if weight == listed { weight.saturating_add(CALL) } else { weight }, slot));
             if weight == listed {
-                return Some((weight, slot));
+                return Some(slot);
             }
-            self.order.push(Reverse((weight, slot)));
         }
     }
 
     /// A counter for one that has none.
-    fn track(&mut self, subject: &[u8]) -> u32 {
-        let new = Counter { subject: subject.into(), ..Counter::default() };
-        let least = if self.counters.len() < TRACKED { None } else { self.pop_least() };
-        let (inherited, slot) = least.unwrap_or((0, self.counters.len() as u32));
+    fn track(&mut self, subject: &[u8], hash: u64) -> u32 {
+        let least = if self.counters.len() < TRACKED { None } else { self.least() };
+        let slot = least.unwrap_or(self.counters.len() as u32);
         match self.counters.get_mut(slot as usize) {
             Some(counter) => {
-                self.name_bytes -= counter.subject.len();
-                self.index.remove(&counter.subject);
-                *counter = Counter { inherited, ..new };
+                if let Ok(entry) = self.index.find_entry(counter.hash, |listed| *listed == slot) {
+                    entry.remove();
+                }
+                // The buffer of its name is used again: with many subjects this is the usual path.
+                self.name_bytes -= counter.subject.capacity();
+                counter.inherited = counter.weight();
+                (counter.granted, counter.refused, counter.hash) = (0, 0, hash);
+                counter.subject.clear();
+                counter.subject.extend_from_slice(subject);
+                self.name_bytes += counter.subject.capacity();
             }
-            None => self.counters.push(new),
+            None => {
+                let new = Counter { subject: subject.into(), hash, ..Counter::default() };
+                self.name_bytes += new.subject.capacity();
+                self.counters.push(new);
+                self.order.push(Reverse((CALL, slot)));
+            }
         }
-        self.name_bytes += subject.len();
-        self.order.push(Reverse((inherited, slot)));
-        self.index.insert(subject.into(), slot);
+        self.list(hash, slot);
         slot
     }
 
@@ -145,6 +168,7 @@ impl Top {
     }
 
     pub(super) fn memory(&self) -> usize {
-        2 * self.name_bytes + self.counters.len() * (2 * size_of::<Counter>() + size_of::<(u64, u32)>())
+        let each = size_of::<Counter>() + size_of::<(u64, u32)>();
+        self.name_bytes + self.counters.len() * each + self.index.allocation_size()
     }
 }

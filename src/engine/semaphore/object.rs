@@ -30,6 +30,8 @@ pub enum Effect {
     Renewed { receipt: u64, until: Micros },
     /// A lease is over.
     Ended { receipt: u64 },
+    /// Receipts up to this one were given (snapshots only: other effects say it by themselves).
+    Drawn { receipt: u64 },
 }
 
 /// Reads bytes without trusting their length: only what is there is allocated.
@@ -44,13 +46,19 @@ pub(crate) fn instant(at: Micros) -> Result<(), Corrupt> {
 
 /// Checks a new lease that nobody vouches for.
 pub(crate) fn lease(to: &Permits, receipt: u64, count: i64, until: Micros) -> Result<(), Corrupt> {
-    if receipt == 0 || receipt > MAX_FENCE || to.get(receipt).is_some() {
+    drawn(receipt)?;
+    if to.get(receipt).is_some() {
         return Err(Corrupt("receipt"));
     }
     if !(1..=MAX_COUNT).contains(&count) || to.all() + count > MAX_COUNT {
         return Err(Corrupt("count out of range"));
     }
     instant(until)
+}
+
+/// Checks a number that was given, which nobody vouches for.
+pub(crate) fn drawn(receipt: u64) -> Result<(), Corrupt> {
+    if (1..=MAX_FENCE).contains(&receipt) { Ok(()) } else { Err(Corrupt("receipt")) }
 }
 
 /// Checks what a semaphore is set to.
@@ -77,6 +85,7 @@ impl Semaphore {
             }
             Effect::Renewed { receipt, until } => self.permits.renew(receipt, until),
             Effect::Ended { receipt } => self.permits.remove(receipt),
+            Effect::Drawn { receipt } => self.permits.drawn(receipt),
         }
     }
 }
@@ -127,6 +136,10 @@ impl Object for Semaphore {
             Effect::Ended { receipt } => {
                 self.permits.get(*receipt).ok_or(Corrupt("ends an unknown lease"))?;
             }
+            Effect::Drawn { receipt } => {
+                drawn(*receipt)?;
+                fencing.raise(*receipt);
+            }
         }
         Ok(effect)
     }
@@ -149,6 +162,11 @@ impl Object for Semaphore {
             if written % 1_000 == 999 {
                 flush(journal);
             }
+        }
+        // One that is the same as absent has nothing to say.
+        let kept = self.pinned || self.permits.len() > 0;
+        if let Some(receipt) = self.permits.last_gone().filter(|_| kept) {
+            journal.record(&Effect::Drawn { receipt }, []);
         }
     }
 

@@ -13,13 +13,15 @@ pub struct Lease {
 }
 
 /// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹² as no limit is larger, and
-/// `owner_bytes` that of their owners' lengths.
+/// `owner_bytes` that of their owners' lengths; no receipt is above `last`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Permits {
     held: BTreeMap<u64, Lease>,
     by_end: BTreeSet<(Micros, u64)>,
     used: i64,
     owner_bytes: usize,
+    /// The last receipt given: kept when its lease is over, so that those given after a reload are larger.
+    last: u64,
 }
 
 /// One who waits, as the reckoning of waits sees it.
@@ -36,10 +38,27 @@ pub(crate) struct Ahead {
 impl Permits {
     pub(crate) fn insert(&mut self, receipt: u64, lease: Lease) {
         self.remove(receipt);
+        self.drawn(receipt);
         self.used += lease.count;
         self.owner_bytes += lease.owner.len();
         self.by_end.insert((lease.until, receipt));
         self.held.insert(receipt, lease);
+    }
+
+    /// Receipts up to this one were given.
+    pub(crate) fn drawn(&mut self, receipt: u64) {
+        self.last = self.last.max(receipt);
+    }
+
+    /// The last receipt given, if no lease there says it.
+    pub(crate) fn last_gone(&self) -> Option<u64> {
+        let held = self.held.last_key_value().map_or(0, |(receipt, _)| *receipt);
+        (self.last > held).then_some(self.last)
+    }
+
+    /// All leases are over.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { last: self.last, ..Self::default() };
     }
 
     pub(crate) fn remove(&mut self, receipt: u64) {
