@@ -4,7 +4,7 @@
 use super::rq_options::{self as options, Claim, MAX_BATCH};
 use super::rq_view;
 use crate::engine::queue::{
-    Cursor, Delivery, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State,
+    Cursor, Delivery, Few, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State,
     Which,
 };
 use crate::engine::time::MS;
@@ -26,7 +26,7 @@ impl From<Refusal> for Error {
 }
 
 fn reply_id(reply: Reply<'_>, id: &Id) {
-    reply.bulk(id.text(&mut [0; 20]));
+    reply.bulk(id.text(&mut itoa::Buffer::new()));
 }
 
 fn check_payload(payload: &[u8]) -> Result<(), Error> {
@@ -79,8 +79,8 @@ pub fn mpush(call: &Call<'_>) -> Result<(), Error> {
 /// Writes messages as `[id, receipt, deliveries, payload]` while the queue still has them.
 fn reply_messages(reply: Reply<'_>, queue: &Queue, deliveries: &[Delivery]) {
     reply.array(deliveries.len());
+    let mut buffer = itoa::Buffer::new();
     for delivery in deliveries {
-        let mut buffer = [0; 20];
         let id = delivery.id.text(&mut buffer);
         reply.array(4);
         reply.bulk(id);
@@ -207,7 +207,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
 fn by_receipt(
     call: &Call<'_>,
     receipts: &[Receipt],
-    act: impl FnOnce(&mut crate::server::key::Opened<'_, Queue>) -> Vec<Receipted>,
+    act: impl FnOnce(&mut crate::server::key::Opened<'_, Queue>) -> Few<Receipted>,
 ) -> Result<(), Error> {
     let mut key = call.write::<Queue>(1)?;
     let reply = call.reply();

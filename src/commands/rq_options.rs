@@ -1,7 +1,7 @@
 //! The options of `RQ.*`, read into the engine's terms: durations in µs, instants in µs since the epoch.
 
 use crate::engine::bucket::Limits;
-use crate::engine::queue::{Backoff, OnDup, OnFull, PushOptions, Receipt, Settings};
+use crate::engine::queue::{Backoff, Few, OnDup, OnFull, PushOptions, Receipt, Settings};
 use crate::engine::time::{MS, Micros};
 use crate::server::args::{Args, MAX_COUNT, flag, is, once};
 use crate::server::error::Error;
@@ -15,8 +15,8 @@ pub fn receipt(word: &[u8]) -> Result<Receipt, Error> {
 }
 
 /// The receipts from here to the end; at least one by the command's arity.
-pub fn receipts(args: &mut Args<'_>) -> Result<Vec<Receipt>, Error> {
-    let mut all = Vec::with_capacity(args.left());
+pub fn receipts(args: &mut Args<'_>) -> Result<Few<Receipt>, Error> {
+    let mut all = Few::with_capacity(args.left());
     while let Some(word) = args.option() {
         all.push(receipt(word)?);
     }
@@ -24,7 +24,7 @@ pub fn receipts(args: &mut Args<'_>) -> Result<Vec<Receipt>, Error> {
 }
 
 /// What follows `RECEIPTS`: how many, and so many receipts.
-pub fn counted_receipts(args: &mut Args<'_>) -> Result<Vec<Receipt>, Error> {
+pub fn counted_receipts(args: &mut Args<'_>) -> Result<Few<Receipt>, Error> {
     let n = usize::try_from(args.count("receipts")?).unwrap_or(usize::MAX);
     if n > args.left() {
         args.skip(n, "receipts")?;
@@ -93,7 +93,7 @@ pub struct Claim {
     pub ask: Ask,
     pub block: Option<i64>,
     /// Of NEXT.
-    pub receipts: Option<Vec<Receipt>>,
+    pub receipts: Option<Few<Receipt>>,
 }
 
 /// The options of CLAIM and MCLAIM, and of NEXT, which also has RECEIPTS.

@@ -51,7 +51,7 @@ impl Fields<'_> {
 /// Everything known of a message, as a map. Instants are unix ms: those behind rounded down, those ahead rounded up.
 pub fn message(reply: Reply<'_>, view: &View<'_>) {
     const FIELDS: usize = 17;
-    let mut buffer = [0; 20];
+    let mut buffer = itoa::Buffer::new();
     let id = view.id.text(&mut buffer);
     let receipt = view.claim.map(|claim| [id, b"@", claim.to_string().as_bytes()].concat());
     reply.map(FIELDS);

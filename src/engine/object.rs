@@ -45,7 +45,7 @@ pub enum Lifetime {
 pub trait Object: Sized + 'static {
     const FAMILY: Family;
 
-    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any. At most 16.
+    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any. At most 8.
     const EVENTS: &'static [Option<&'static CStr>] = &[];
 
     /// One absolute change, decoded and checked against the object it is for.

@@ -265,6 +265,8 @@ unsafe extern "C" fn on_cron(
             // SAFETY: the context of a running callback.
             let ctx = unsafe { Ctx::new(ctx) };
             propagate::tell(ctx);
+            // Whatever may have come between an entry and its timer: it is found here.
+            registry::arm(ctx);
             let run = RUNS.fetch_add(1, Ordering::Relaxed);
             if run % LOOKS == LOOKS - 1 {
                 propagate::reconsider();

@@ -302,7 +302,6 @@ impl<'a, O: Object> Opened<'a, O> {
         if changed {
             self.tell(&after);
         }
-        registry::arm(self.ctx);
     }
 
     /// Who can be told, and what. What was for a client that went away meanwhile is given back, which may serve others.

@@ -315,7 +315,7 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
 
 /// One message as a reply.
 pub fn message(queue: &Queue, delivery: &Delivery) -> Tree {
-    let mut buffer = [0; 20];
+    let mut buffer = itoa::Buffer::new();
     let id = delivery.id.text(&mut buffer);
     let receipt = delivery.claim.map_or(Tree::Nil, |claim| {
         let mut text = id.to_vec();

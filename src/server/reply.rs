@@ -31,19 +31,8 @@ impl<'a> Reply<'a> {
     /// `<id>@<claim>` as a bulk string. The usual short ones are put together without an allocation.
     pub fn receipt(self, id: &[u8], claim: u64) {
         const SHORT: usize = 64;
-        const DIGITS: usize = 20;
-        let mut digits = [0u8; DIGITS];
-        let mut at = DIGITS;
-        let mut rest = claim;
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        let digits = &digits[at..];
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(claim).as_bytes();
         let len = id.len() + 1 + digits.len();
         if len > SHORT {
             return self.bulk(&[id, b"@", digits].concat());

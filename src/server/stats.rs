@@ -5,7 +5,7 @@ use crate::engine::time::Micros;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The most events one family counts (`Object::EVENTS`).
-pub const MOST_EVENTS: usize = 16;
+pub const MOST_EVENTS: usize = 8;
 
 const FAMILIES: usize = 7;
 type PerFamily = [AtomicU64; FAMILIES];

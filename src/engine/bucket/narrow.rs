@@ -48,6 +48,12 @@ impl Narrow {
         self.level == self.full
     }
 
+    /// µs until it is full, rounded up.
+    #[inline]
+    pub(crate) fn full_in(&self) -> Micros {
+        (self.full - self.level).unsigned_abs().div_ceil(self.limits.rate()) as Micros
+    }
+
     /// Takes the whole cost out if it is there; else answers how many ms that takes (-1: it never will be).
     #[inline]
     pub(crate) fn take(&mut self, cost: i64) -> Result<(), i64> {

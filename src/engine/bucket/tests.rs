@@ -337,6 +337,7 @@ proptest! {
         let mut wide = Bucket::plain(l, i128::from(level), at).brought(at + step);
         prop_assert_eq!(i128::from(narrow.level()), wide.level().units);
         prop_assert_eq!(narrow.is_full(), wide.is_full(at + step));
+        prop_assert_eq!(i128::from(narrow.full_in()), wide.reach(Level::whole(l.full())));
         let retry = if cost > l.capacity() { -1 } else { wide.until(cost) };
         prop_assert_eq!(narrow.take(cost), if wide.has(cost) { Ok(()) } else { Err(retry) });
         if wide.has(cost) {

@@ -1,6 +1,6 @@
 //! What becomes of deliveries: ACK, NACK, EXTEND, REQUEUE, and how a message comes back (which the end of a lease does too).
 
-use super::Queue;
+use super::{Few, Queue};
 use super::effect::{Cause, Step};
 use super::message::{Receipt, Stage};
 use super::pen::Pen;
@@ -64,10 +64,10 @@ impl Queue {
         }
     }
 
-    pub fn ack(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) -> Vec<Receipted> {
+    pub fn ack(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) -> Few<Receipted> {
         self.begin_command();
         let mut pen = Pen::new(journal);
-        let mut out = Vec::with_capacity(receipts.len());
+        let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
             out.push(match self.held(receipt) {
                 Ok(slot) => {
@@ -88,14 +88,14 @@ impl Queue {
         receipts: &[Receipt],
         options: &NackOptions<'_>,
         journal: &mut Journal,
-    ) -> Vec<Receipted> {
+    ) -> Few<Receipted> {
         self.begin_command();
         let mut pen = Pen::new(journal);
         let reason = options.reason.unwrap_or(b"nack");
         let reason = reason.get(..512).unwrap_or(reason);
         let cause = Cause::Nack { counted: options.dead || !options.no_count };
         let way = Return { cause, reason: Some(reason), delay: options.delay, back: options.back };
-        let mut out = Vec::with_capacity(receipts.len());
+        let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
             out.push(match self.held(receipt) {
                 Ok(slot) if options.dead => {
@@ -123,11 +123,11 @@ impl Queue {
         lease: Micros,
         receipts: &[Receipt],
         journal: &mut Journal,
-    ) -> Vec<Receipted> {
+    ) -> Few<Receipted> {
         self.begin_command();
         let mut pen = Pen::new(journal);
         let deadline = now.saturating_add(lease);
-        let mut out = Vec::with_capacity(receipts.len());
+        let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
             out.push(match self.held(receipt) {
                 Ok(slot) => {

@@ -4,7 +4,7 @@
 //! if the first is at the bound all are, but lane 0, which has none. A lane found without a token is parked until its next; when that
 //! instant has come it takes its seat again.
 
-use super::Queue;
+use super::{Few, Queue};
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
 use super::lane::{Lane, PLAIN, Seat};
@@ -60,10 +60,10 @@ impl Queue {
         options: &ClaimOptions<'_>,
         fencing: &mut Fencing,
         journal: &mut Journal,
-    ) -> Vec<Delivery> {
+    ) -> Few<Delivery> {
         self.begin_command();
         let most = usize::try_from(self.ready).unwrap_or(usize::MAX).min(options.count).min(MOST);
-        let mut out = Vec::with_capacity(most);
+        let mut out = Few::with_capacity(most);
         let mut claim = Claim {
             now,
             first: None,

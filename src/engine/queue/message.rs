@@ -35,15 +35,7 @@ pub enum IdRef<'a> {
 
 impl<'a> IdRef<'a> {
     pub fn parse(bytes: &'a [u8]) -> Self {
-        let canonical = match bytes {
-            [b'0'] => true,
-            [b'1'..=b'9', rest @ ..] => rest.len() < 20 && rest.iter().all(u8::is_ascii_digit),
-            _ => false,
-        };
-        if canonical && let Some(n) = std::str::from_utf8(bytes).ok().and_then(|s| s.parse().ok()) {
-            return Self::Num(n);
-        }
-        Self::Name(bytes)
+        number(bytes).map_or(Self::Name(bytes), Self::Num)
     }
 
     pub fn to_id(self) -> Id {
@@ -84,22 +76,10 @@ impl Id {
     }
 
     /// The bytes of the id; `buffer` serves for a number.
-    pub fn text<'a>(&'a self, buffer: &'a mut [u8; 20]) -> &'a [u8] {
+    pub fn text<'a>(&'a self, buffer: &'a mut itoa::Buffer) -> &'a [u8] {
         match self {
             Self::Name(bytes) => bytes,
-            Self::Num(n) => {
-                let mut rest = *n;
-                let mut from = buffer.len();
-                for (i, digit) in buffer.iter_mut().enumerate().rev() {
-                    *digit = b'0' + (rest % 10) as u8;
-                    rest /= 10;
-                    from = i;
-                    if rest == 0 {
-                        break;
-                    }
-                }
-                buffer.get(from..).unwrap_or_default()
-            }
+            Self::Num(n) => buffer.format(*n).as_bytes(),
         }
     }
 
@@ -116,6 +96,30 @@ pub(super) fn heap_of(bytes: usize) -> usize {
     bytes.div_ceil(16) * 16
 }
 
+/// A number as this module writes it: decimal, without a sign or leading zeros.
+fn number(bytes: &[u8]) -> Option<u64> {
+    /// So many digits always fit.
+    const SAFE: usize = 19;
+    match bytes {
+        [b'0'] => Some(0),
+        [b'1'..=b'9', ..] if bytes.len() <= SAFE + 1 => {
+            let (head, tail) = bytes.split_at(bytes.len().min(SAFE));
+            let mut n = 0u64;
+            for d in head.iter().map(|b| b.wrapping_sub(b'0')) {
+                if d > 9 {
+                    return None;
+                }
+                n = n * 10 + u64::from(d);
+            }
+            tail.iter().try_fold(n, |n, b| {
+                let d = b.checked_sub(b'0').filter(|d| *d <= 9)?;
+                n.checked_mul(10)?.checked_add(u64::from(d))
+            })
+        }
+        _ => None,
+    }
+}
+
 /// `<id>@<claim>`: what names one delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -128,12 +132,8 @@ impl Receipt {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let at = bytes.iter().rposition(|b| *b == b'@')?;
         let (id, claim) = (bytes.get(..at)?, bytes.get(at + 1..)?);
-        let digits = matches!(claim, [b'1'..=b'9', rest @ ..] if rest.len() < 20 && rest.iter().all(u8::is_ascii_digit));
-        if !digits || !(1..=512).contains(&id.len()) {
-            return None;
-        }
-        let claim = std::str::from_utf8(claim).ok()?.parse().ok()?;
-        Some(Self { id: Id::parse(id), claim })
+        let claim = number(claim).filter(|n| *n > 0)?;
+        (1..=512).contains(&id.len()).then(|| Self { id: Id::parse(id), claim })
     }
 }
 
@@ -355,7 +355,7 @@ mod tests {
             assert!(matches!(Id::parse(text.as_bytes()), Id::Name(_)), "{text}");
         }
         for text in ["0", "10", "18446744073709551615", "x@y"] {
-            assert_eq!(Id::parse(text.as_bytes()).text(&mut [0; 20]), text.as_bytes());
+            assert_eq!(Id::parse(text.as_bytes()).text(&mut itoa::Buffer::new()), text.as_bytes());
         }
         assert!(
             !IdRef::Name(b"12").is_sound() && !IdRef::Name(b"").is_sound() && IdRef::Name(b"012").is_sound()

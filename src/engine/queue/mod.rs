@@ -49,6 +49,9 @@ pub use claim::{ClaimOptions, Delivery};
 pub use config::{Backoff, Config, OnFull, Pause, Settings, Totals};
 pub use effect::{Effect, Scope};
 pub use message::{Id, IdRef, Receipt, State};
+
+/// A list that mostly holds one element, for which nothing is allocated.
+pub type Few<T> = smallvec::SmallVec<[T; 1]>;
 pub use moving::Movable;
 pub use push::{OnDup, PushOptions, Refusal};
 pub use view::{Cursor, Info, View};

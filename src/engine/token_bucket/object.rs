@@ -1,6 +1,7 @@
 //! The token bucket as the object of a key: effects, snapshots, time.
 
 use super::{Effect, Extras, TokenBucket};
+use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Level, Limits, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
@@ -189,6 +190,16 @@ impl Object for TokenBucket {
     fn lifetime(&self, now: Micros) -> Lifetime {
         if self.pinned() {
             return Lifetime::Forever;
+        }
+        if self.extras.is_none()
+            && let Some(limits) = Limits::unpack(self.limits)
+            && let Some(bucket) = Narrow::brought(limits, self.level, self.at, now)
+        {
+            // The usual bucket, quickly.
+            if bucket.is_full() {
+                return Lifetime::Gone;
+            }
+            return Lifetime::Until { full: now.saturating_add(bucket.full_in()), slack: limits.drain() };
         }
         let full = self.bucket().map_or(now, |b| b.full_at(now));
         let hold = self.holds().and_then(|h| h.last_end()).unwrap_or(now);

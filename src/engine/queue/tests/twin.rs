@@ -84,7 +84,7 @@ pub struct Told {
 }
 
 pub fn bytes_of(id: &Id) -> Bytes {
-    id.text(&mut [0; 20]).to_vec()
+    id.text(&mut itoa::Buffer::new()).to_vec()
 }
 
 impl From<View<'_>> for Told {

@@ -197,6 +197,10 @@ impl Bench {
         assert_eq!(o.waiting(), twin.waiters.len());
         assert_eq!(o.bucket().map(|b| tokens(&b)), twin.b.as_ref().map(|b| b.level.clone()));
         assert_eq!(o.lifetime(now) == Lifetime::Gone, twin.gone(now));
+        if let (Lifetime::Until { full, .. }, Some(bucket)) = (o.lifetime(now), o.bucket()) {
+            assert!(full >= bucket.full_at(now));
+            assert!(full == bucket.full_at(now) || o.extras.is_some());
+        }
         assert_eq!(o.info(now), twin.info(now));
         for batch in j.take() {
             apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
