@@ -333,12 +333,17 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
             "TB.TAKE tb 10 1 1000",
             "TB.TAKE tb 10 1 1000 COST 20",
             "TB.PEEK tb",
-            "TB.REFUND tb 1",
             "LB.TAKE lb 10 1 1000",
             "CL.THROTTLE cl 5 1 1",
         ] {
             assert_eq!(told(s, line), nothing, "{line}");
         }
+        // A key that a command leaves the same as absent goes, and that is told as of any other key.
+        assert_eq!(told(s, "TB.REFUND tb 1"), ["del tb"]);
+        let held = s.shown("SEM.ACQUIRE once 1");
+        let held = held.rsplit(", ").next().unwrap().trim_end_matches(']').to_owned();
+        told(s, "PING");
+        assert_eq!(told(s, &format!("SEM.RELEASE once {held}")), ["sem.release once", "del once"]);
         for (line, heard) in [
             ("TB.SET tb 10 1 1000", "tb.set tb"),
             ("LB.SET lb 10 1 1000", "lb.set lb"),
@@ -373,7 +378,7 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
         assert_eq!(told(s, "RQ.MPUSH q 2 d e"), ["rq.push q"]);
         assert_eq!(told(s, "RQ.PUSH q f"), nothing);
         assert_eq!(told(s, "RQ.SET q ONFULL DROPOLD"), ["rq.set q"]);
-        assert_eq!(told(s, "RQ.PUSH q f"), ["rq.push q", "rq.drop q"]);
+        assert_eq!(told(s, "RQ.PUSH q f"), ["rq.drop q", "rq.push q"]);
         let held = s.shown("SEM.ACQUIRE sem");
         let held = held.rsplit(", ").next().unwrap().trim_end_matches(']').to_owned();
         let heard = told(s, &format!("SEM.RELEASE sem {held}"));

@@ -22,13 +22,16 @@ use crate::server::{clock, stats};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
-    let on = |name, flags, keys, syntax, summary| Command {
+    let on = |name: &'static str, flags, keys, syntax, summary| Command {
         name,
         flags,
         syntax,
         keys,
         summary,
-        complexity: "O(s) with s stages",
+        complexity: match name {
+            "gate.leave" => "O(log n) with n leases",
+            _ => "O(s) with s stages",
+        },
     };
     let (update, read) = (Keys::First(Access::Update), Keys::First(Access::Read));
     r.add(
@@ -124,6 +127,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     let (gate, journal) = key.parts();
     gate.set(&stages, now, journal);
+    key.persist();
     key.notify(c"gate.set");
     key.finish();
     call.reply().ok();

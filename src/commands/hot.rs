@@ -119,6 +119,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     let (hot, journal) = key.parts();
     hot.set(limits, most.unwrap_or(DEFAULT_MAX), now, journal);
+    key.persist();
     key.notify(c"hot.set");
     key.finish();
     call.reply().ok();

@@ -73,7 +73,11 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
         timer::walk(call.context(), to);
     } else if is(word, "REAL") {
         args.end()?;
+        let before = clock::now();
         clock::run();
+        if clock::now() < before && timer::ready(call.context()) {
+            timer::stepped_back(call.context());
+        }
         registry::arm(call.context());
     } else {
         return Err(Error::unknown_option(word, "SET ms, ADVANCE ms or REAL"));

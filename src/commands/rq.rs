@@ -15,6 +15,7 @@ use crate::server::error::Error;
 use crate::server::lines::{self, Wrap};
 use crate::server::reply::{Reply, Tree};
 use crate::server::{clock, config};
+use hashbrown::HashSet;
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
@@ -108,6 +109,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let claim = options::claim(&mut args, false)?;
+    lines::come_first(call.context(), std::iter::once(call.arg(1)));
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
     if key.existing().is_some() {
@@ -137,6 +139,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     for i in first..first + n {
         call.read::<Queue, _>(i, |_| ())?;
     }
+    lines::come_first(call.context(), (first..first + n).map(|i| call.arg(i)));
     for i in first..first + n {
         let mut key = call.write::<Queue>(i)?;
         let now = key.now();
@@ -156,12 +159,9 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     }
     match claim.block {
         Some(ms) if call.may_block() => {
-            let mut keys: Vec<Box<[u8]>> = Vec::new();
-            for name in (first..first + n).map(|i| call.arg(i)) {
-                if !keys.iter().any(|k| **k == *name) {
-                    keys.push(name.into());
-                }
-            }
+            let mut seen = HashSet::with_capacity(n);
+            let names = (first..first + n).map(|i| call.arg(i)).filter(|name| seen.insert(*name));
+            let keys = names.map(Into::into).collect();
             wait(call, keys, claim, ms, Wrap::Key);
         }
         _ => call.reply().nil_array(),
@@ -174,6 +174,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let claim = options::claim(&mut args, true)?;
     let receipts = claim.receipts.as_deref().unwrap_or_default();
+    lines::come_first(call.context(), std::iter::once(call.arg(1)));
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
     let mut acks = vec![Receipted::Gone as i64; receipts.len()];

@@ -15,13 +15,16 @@ use crate::server::{clock, stats};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
-    let on = |name, flags, access, syntax, summary| Command {
+    let on = |name: &'static str, flags, access, syntax, summary| Command {
         name,
         flags,
         syntax,
         keys: Keys::First(access),
         summary,
-        complexity: "O(1)",
+        complexity: match name {
+            "tb.hold" | "tb.settle" => "O(log n) with n open holds",
+            _ => "O(1)",
+        },
     };
     r.add(
         &on(

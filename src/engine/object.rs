@@ -45,7 +45,8 @@ pub enum Lifetime {
 pub trait Object: Sized + 'static {
     const FAMILY: Family;
 
-    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any. At most 8.
+    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any; first what makes room for what
+    /// follows. At most 8.
     const EVENTS: &'static [Option<&'static CStr>] = &[];
 
     /// One absolute change, decoded and checked against the object it is for.
@@ -75,6 +76,12 @@ pub trait Object: Sized + 'static {
 
     /// The earliest instant at which [`Object::settle`] has something to do; None: never. Cheap.
     fn next_event(&self) -> Option<Micros>;
+
+    /// Whether the clock stepped back behind a level of the object's, which [`Object::settle`] then cuts.
+    fn is_ahead(&self, now: Micros) -> bool {
+        let _ = now;
+        false
+    }
 
     /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;

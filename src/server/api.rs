@@ -261,6 +261,22 @@ impl<'a> Ctx<'a> {
         };
     }
 
+    /// Emits the generic event `del`, as the server's own commands do when they leave a key empty.
+    ///
+    /// # Safety
+    /// As [`Ctx::notify`].
+    pub unsafe fn notify_deleted(self, key: RawString) {
+        // SAFETY: a live context and string.
+        unsafe {
+            rm!(RedisModule_NotifyKeyspaceEvent(
+                self.raw,
+                raw::REDISMODULE_NOTIFY_GENERIC,
+                c"del".as_ptr(),
+                key
+            ))
+        };
+    }
+
     /// Starts a timer; the callback gets no data.
     pub fn timer(self, ms: i64, callback: raw::RedisModuleTimerProc) -> u64 {
         // SAFETY: a live context, a static callback.

@@ -79,8 +79,25 @@ static WAITERS: std::sync::LazyLock<MainThread<Waiters>> =
 struct Held {
     reply: Tree,
     delivered: bool,
-    /// Messages in the reply: given back if it never reaches the client.
-    messages: Option<(Place, Vec<Receipt>)>,
+    /// Where what it gives goes back to if it never reaches the client.
+    gives: Gives,
+}
+
+/// What a reply gives, besides what it says.
+pub enum Gives {
+    Nothing,
+    /// Deliveries, by the queue at this address.
+    Messages {
+        place: Place,
+        address: usize,
+        receipts: Vec<Receipt>,
+    },
+    /// What a limiter's answer says, by the object at this address.
+    Answer {
+        family: Family,
+        place: Place,
+        address: usize,
+    },
 }
 
 /// The next ticket: for an engine that books before the client is blocked.
@@ -115,7 +132,7 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
         return;
     };
     if ctx.flags().cluster() && !ctx.serves(&OwnedString::new(&place.key)) {
-        send(ticket, Tree::Error(Error::SLOT_MOVED), None);
+        send(ticket, Tree::Error(Error::SLOT_MOVED), Gives::Nothing);
         return;
     }
     match ctx.in_db(place.db, || decide(ctx, Asked::Held(ticket))) {
@@ -124,8 +141,8 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
                 *address = to;
             }
         }),
-        Ok(Decided::Told(answer)) => send(ticket, Tree::Answer(answer), None),
-        Err(error) => send(ticket, Tree::Error(error), None),
+        Ok(Decided::Told(answer)) => send(ticket, Tree::Answer(answer), Gives::Nothing),
+        Err(error) => send(ticket, Tree::Error(error), Gives::Nothing),
     }
 }
 
@@ -167,16 +184,22 @@ fn remove(ticket: Ticket) -> Option<Waiter> {
     })
 }
 
-/// Answers a client that waits on a limiter.
-pub fn answer(family: Family, ticket: Ticket, answer: Answer) {
-    stats::decision(family, answers::granted(&answer));
-    send(ticket, Tree::Answer(answer), None);
+/// Answers a client that waits on a limiter, the object at `address` (0: it is gone).
+pub fn answer(family: Family, address: usize, ticket: Ticket, answer: Answer) {
+    let granted = answers::granted(&answer);
+    stats::decision(family, granted);
+    let place = WAITERS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
+        Waits::Limiter { place, .. } if granted && address != 0 => Some(place.clone()),
+        _ => None,
+    });
+    let gives = place.map_or(Gives::Nothing, |place| Gives::Answer { family, place, address });
+    send(ticket, Tree::Answer(answer), gives);
 }
 
-/// Answers a waiting client; `messages` are given back if the reply does not reach it.
-pub fn send(ticket: Ticket, reply: Tree, messages: Option<(Place, Vec<Receipt>)>) {
+/// Answers a waiting client; what the reply gives goes back if it does not reach it.
+pub fn send(ticket: Ticket, reply: Tree, gives: Gives) {
     if let Some(waiter) = remove(ticket) {
-        let held = Box::into_raw(Box::new(Held { reply, delivered: false, messages }));
+        let held = Box::into_raw(Box::new(Held { reply, delivered: false, gives }));
         // SAFETY: the handle is live: this ticket was waiting, and only one path unblocks it. The server gives `held` back to
         // `on_free` exactly once.
         unsafe { rm!(RedisModule_UnblockClient(waiter.handle, held.cast())) };
@@ -187,7 +210,7 @@ pub fn send(ticket: Ticket, reply: Tree, messages: Option<(Place, Vec<Receipt>)>
 pub fn orphaned<O: Object>(object: &mut O) {
     for (ticket, told) in object.orphans() {
         match told {
-            Some(told) => answer(O::FAMILY, ticket, told),
+            Some(told) => answer(O::FAMILY, 0, ticket, told),
             None => chores::add(Chore::DecideAnew(ticket)),
         }
     }
@@ -222,8 +245,15 @@ unsafe extern "C" fn on_free(_ctx: *mut raw::RedisModuleCtx, data: *mut c_void) 
             }
             // SAFETY: made by Box::into_raw in `send`; the server calls this once.
             let held = unsafe { Box::from_raw(data.cast::<Held>()) };
-            if let (false, Some((place, receipts))) = (held.delivered, held.messages) {
-                chores::add(Chore::Return { place, receipts });
+            match (held.gives, held.reply) {
+                _ if held.delivered => {}
+                (Gives::Messages { place, address, receipts }, _) => {
+                    chores::add(Chore::Return { place, address, receipts });
+                }
+                (Gives::Answer { family, place, address }, Tree::Answer(answer)) => {
+                    chores::add(Chore::Undo { family, place, address, answer });
+                }
+                _ => {}
             }
         },
         || (),

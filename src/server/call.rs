@@ -51,9 +51,6 @@ impl<'a> Call<'a> {
 
     /// The key whose name is the argument at `index`, for change. What is due on it has been applied.
     pub fn write<O: Object>(&self, index: usize) -> Result<Opened<'a, O>, Error> {
-        if chores::pending() && !self.ctx.flags().atomic() {
-            chores::run(self.ctx);
-        }
         // SAFETY: the server keeps the arguments alive while the command runs.
         unsafe { Opened::new(self.ctx, self.name(index)?, self.argv, self.now) }
     }
@@ -129,6 +126,14 @@ fn tell_keys(ctx: Ctx<'_>, mut args: Args<'_>) {
     }
 }
 
+/// What earlier commands left to be done comes before this one, and what this one leaves right after it: while no key is open.
+#[inline]
+fn do_chores(ctx: Ctx<'_>) {
+    if chores::pending() && !ctx.flags().atomic() && timer::ready(ctx) {
+        chores::run(ctx);
+    }
+}
+
 /// The function the server calls for a command: `F` is the handler's own type, a function item, which has no data; so there is one such function a handler.
 pub(super) unsafe extern "C" fn entry<F>(
     ctx: *mut raw::RedisModuleCtx,
@@ -145,10 +150,12 @@ where
     let (ctx, argv) = unsafe { (Ctx::new(ctx), arguments(argv, argc)) };
     shield(
         || {
+            do_chores(ctx);
             let call = Call { ctx, argv, now: clock::now() };
             if let Err(error) = handler(&call) {
                 call.reply().error(&error);
             }
+            do_chores(ctx);
             OK
         },
         || {

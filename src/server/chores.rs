@@ -4,17 +4,18 @@
 //! - a blocked client went away: what it had booked is given back;
 //! - the object a client waited on is gone: its command is decided anew;
 //! - a queue changed inside a transaction, or a key under waiting claims changed hands: the line there is looked at again;
-//! - a held reply with messages in it could not be delivered: they are given back.
+//! - an object came by RESTORE without a TTL, though it goes by itself;
+//! - a held reply could not be delivered: the messages in it, or what a limiter gave, go back.
 
 use super::api::{Ctx, OwnedString};
-use super::key::Opened;
+use super::key::{Opened, any_open};
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
 use super::types::for_family;
-use super::{block, clock, lines, timer};
-use crate::engine::object::Object;
-use crate::engine::queue::{NackOptions, Queue, Receipt};
-use crate::engine::waiting::Ticket;
+use super::{block, clock, config, lines, timer};
+use crate::engine::object::{Family, Object};
+use crate::engine::queue::{Queue, Receipt};
+use crate::engine::waiting::{Answer, Ticket};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -26,12 +27,16 @@ pub enum Chore {
     /// Serve the line of claims at this key, or tell it that the key is something else now.
     LookAgain(Place),
     /// Deliveries that reached nobody.
-    Return { place: Place, receipts: Vec<Receipt> },
+    Return { place: Place, address: usize, receipts: Vec<Receipt> },
+    /// An object came by RESTORE: if it goes by itself, its key must have a TTL.
+    Bound { family: Family, place: Place },
+    /// A limiter's answer that reached nobody.
+    Undo { family: Family, place: Place, address: usize, answer: Answer },
 }
 
 static PENDING: MainThread<VecDeque<Chore>> = MainThread::new(VecDeque::new());
 
-/// Chores between two looks at the clock by the timer.
+/// The most that are done at once.
 const MOST: usize = 256;
 
 /// Adds a chore; the timer comes for it as soon as the running command is done.
@@ -44,18 +49,37 @@ pub fn pending() -> bool {
     PENDING.with(|p| !p.is_empty())
 }
 
-/// Does some chores; true when more are left.
+/// Does some chores, for about a tick of the timer; true when more are left.
 pub fn run(ctx: Ctx<'_>) -> bool {
+    let begin = clock::wall();
     for _ in 0..MOST {
+        if any_open() || clock::wall().saturating_sub(begin) >= config::tick_budget_us() {
+            break;
+        }
         let Some(chore) = PENDING.with(VecDeque::pop_front) else { return false };
         match chore {
             Chore::Depart { address, ticket } => depart(ctx, address, ticket),
             Chore::DecideAnew(ticket) => block::decide_anew(ctx, ticket),
             Chore::LookAgain(place) => ctx.in_db(place.db, || lines::serve(ctx, &place.key)),
-            Chore::Return { place, receipts } => ctx.in_db(place.db, || give_back(ctx, &place, &receipts)),
+            Chore::Bound { family, place } => {
+                ctx.in_db(place.db, || for_family!(family, bound(ctx, &place)));
+            }
+            Chore::Return { place, address, receipts } => {
+                let place = by_now(address, place);
+                ctx.in_db(place.db, || give_back(ctx, &place, address, &receipts));
+            }
+            Chore::Undo { family, place, address, answer } => {
+                let place = by_now(address, place);
+                ctx.in_db(place.db, || for_family!(family, undo(ctx, &place, address, &answer)));
+            }
         }
     }
     pending()
+}
+
+/// Where the object at `address`, that lived at `place`, lives by now, if that is known.
+fn by_now(address: usize, place: Place) -> Place {
+    registry::place(address).map_or(place, |(_, place)| place)
 }
 
 /// Takes a client out of the line of the object at `address`; what it had booked goes back. Nothing if it is not there any more.
@@ -67,25 +91,41 @@ pub fn depart(ctx: Ctx<'_>, address: usize, ticket: Ticket) {
 
 fn depart_from<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, ticket: Ticket) {
     let name = OwnedString::new(&place.key);
-    let now = clock::now();
-    // SAFETY: `name` outlives the handle; there are no arguments.
-    let Ok(mut opened) = (unsafe { Opened::<O>::new(ctx, name.raw(), &[], now) }) else { return };
+    let Ok(mut opened) = Opened::<O>::named(ctx, &name) else { return };
     if opened.address() == address {
+        let now = opened.now();
         let (object, journal) = opened.parts();
         object.depart(ticket, now, journal);
     }
     opened.finish();
 }
 
-fn give_back(ctx: Ctx<'_>, place: &Place, receipts: &[Receipt]) {
+fn bound<O: Object>(ctx: Ctx<'_>, place: &Place) {
     let name = OwnedString::new(&place.key);
-    let now = clock::now();
-    // SAFETY: `name` outlives the handle; there are no arguments.
-    let Ok(mut opened) = (unsafe { Opened::<Queue>::new(ctx, name.raw(), &[], now) }) else { return };
-    if opened.existing().is_some() {
+    if let Ok(mut opened) = Opened::<O>::named(ctx, &name) {
+        opened.bound();
+        opened.finish();
+    }
+}
+
+fn undo<O: Object>(ctx: Ctx<'_>, place: &Place, address: usize, answer: &Answer) {
+    let name = OwnedString::new(&place.key);
+    let Ok(mut opened) = Opened::<O>::named(ctx, &name) else { return };
+    if opened.address() == address {
+        let now = opened.now();
+        let (object, journal) = opened.parts();
+        object.undo(answer, now, journal);
+    }
+    opened.finish();
+}
+
+fn give_back(ctx: Ctx<'_>, place: &Place, address: usize, receipts: &[Receipt]) {
+    let name = OwnedString::new(&place.key);
+    let Ok(mut opened) = Opened::<Queue>::named(ctx, &name) else { return };
+    if opened.address() == address {
+        let now = opened.now();
         let (queue, journal) = opened.parts();
-        let uncounted = NackOptions { no_count: true, ..NackOptions::default() };
-        queue.nack(now, receipts, &uncounted, journal);
+        queue.give_back(now, receipts, journal);
     }
     opened.finish();
 }

@@ -1,6 +1,7 @@
 //! What the server tells: databases flushed and swapped, keys renamed, roles changed, forks, loads, the cron.
 
 use super::api::{Ctx, RawString, bytes, rm};
+use super::chores::{self, Chore};
 use super::guard::shield;
 use super::info::FAMILIES;
 use super::key::{read, wake};
@@ -10,7 +11,7 @@ use super::{block, clock, lines, propagate, stats, timer};
 use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Subscribes to everything below. Only within `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
@@ -41,7 +42,9 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
     let done = unsafe {
         rm!(RedisModule_SubscribeToKeyspaceEvents(
             ctx.raw(),
-            raw::REDISMODULE_NOTIFY_GENERIC,
+            raw::REDISMODULE_NOTIFY_GENERIC
+                | raw::REDISMODULE_NOTIFY_EXPIRED
+                | raw::REDISMODULE_NOTIFY_EVICTED,
             Some(on_key_event)
         ))
     };
@@ -60,15 +63,25 @@ unsafe extern "C" fn on_key_event(
             // SAFETY: the event's name is a C string, the context and the key are live during the callback.
             let (ctx, event) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event)) };
             if matches!(event.to_bytes(), b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
-                for (family, _) in FAMILIES {
-                    for_family!(family, arrived(ctx, key));
-                }
                 let db = ctx.db();
+                for (family, _) in FAMILIES {
+                    let found = for_family!(family, arrived(ctx, key));
+                    if found && event.to_bytes() == b"restore" && timer::ready(ctx) {
+                        // SAFETY: the key is live.
+                        let place = Place { db, key: unsafe { bytes(key) }.into() };
+                        chores::add(Chore::Bound { family, place });
+                    }
+                }
                 // SAFETY: the key is live.
                 lines::look_again(db, unsafe { bytes(key) });
                 registry::arm(ctx);
             }
             match event.to_bytes() {
+                // In a transaction it may have become something else by its end: who waits is told then what it is.
+                b"del" | b"rename_from" | b"expired" | b"evicted" if !ctx.flags().atomic() => {
+                    // SAFETY: the key is live.
+                    lines::vanished(ctx.db(), unsafe { bytes(key) });
+                }
                 b"move_from" => came_from(ctx.db()),
                 b"move_to" | b"copy_to" => go_back(ctx),
                 _ => {}
@@ -96,7 +109,8 @@ fn go_back(ctx: Ctx<'_>) {
     }
 }
 
-fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) {
+/// Whether the key holds an object of this family.
+fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) -> bool {
     // SAFETY: the key is live during the callback; the address is only compared.
     let found = unsafe {
         read::<O, _>(ctx, key, |object| {
@@ -106,14 +120,14 @@ fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) {
             })
         })
     };
-    if let Ok(Some((address, next))) = found {
-        // SAFETY: as above.
-        let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
-        registry::relocate(address, place.clone());
-        if let Some(at) = next {
-            registry::schedule(O::FAMILY, address, at, || (place.db, place.key));
-        }
+    let Ok(Some((address, next))) = found else { return false };
+    // SAFETY: as above.
+    let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
+    registry::relocate(address, place.clone());
+    if let Some(at) = next {
+        registry::schedule(O::FAMILY, address, at, || (place.db, place.key));
     }
+    true
 }
 
 unsafe extern "C" fn on_flush(
@@ -265,6 +279,11 @@ unsafe extern "C" fn on_cron(
             // SAFETY: the context of a running callback.
             let ctx = unsafe { Ctx::new(ctx) };
             propagate::tell(ctx);
+            static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
+            let steps = clock::STEPS_BACK.load(Ordering::Relaxed);
+            if STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps && timer::ready(ctx) {
+                timer::stepped_back(ctx);
+            }
             // Whatever may have come between an entry and its timer: it is found here.
             registry::arm(ctx);
             let run = RUNS.fetch_add(1, Ordering::Relaxed);

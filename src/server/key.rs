@@ -16,6 +16,7 @@ use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An open key handle of the server, closed on drop.
 struct Handle(*mut raw::RedisModuleKey);
@@ -106,6 +107,19 @@ pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -
     unsafe { read::<O, _>(ctx, name.raw(), |object| f(object.unwrap_or(&O::blank()))) }
 }
 
+/// How many keys are open for change: while one is, nothing else may open any (its decisions are not carried yet).
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a key is open for change.
+pub fn any_open() -> bool {
+    OPEN.load(Ordering::Relaxed) > 0
+}
+
+/// Counts an open key; on the main thread only.
+fn count_open(change: isize) {
+    OPEN.store(OPEN.load(Ordering::Relaxed).saturating_add_signed(change), Ordering::Relaxed);
+}
+
 /// A key opened for change: the object in it (or a blank one, kept only if it changes), and what was recorded so far.
 pub struct Opened<'a, O: Object> {
     ctx: Ctx<'a>,
@@ -121,6 +135,9 @@ pub struct Opened<'a, O: Object> {
     event: Option<&'static CStr>,
     /// Nothing that is due was left undone by [`Opened::settle`].
     settled: bool,
+    /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
+    removed: bool,
+    reaped: bool,
     ended: bool,
 }
 
@@ -139,7 +156,7 @@ impl<'a, O: Object> Opened<'a, O> {
     ) -> Result<Self, Error> {
         // SAFETY: passed on.
         let mut opened = unsafe { Self::open(ctx, name, argv, now)? };
-        if opened.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now)) {
+        if opened.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
             opened.settle(usize::MAX);
         }
         Ok(opened)
@@ -162,8 +179,11 @@ impl<'a, O: Object> Opened<'a, O> {
             bytes_before: 0,
             event: None,
             settled: true,
+            removed: false,
+            reaped: false,
             ended: false,
         };
+        count_open(1);
         opened.count_before();
         Ok(opened)
     }
@@ -243,11 +263,22 @@ impl<'a, O: Object> Opened<'a, O> {
         self.settled
     }
 
+    /// Has a key that came without a TTL get the one its object asks for, or go.
+    pub fn bound(&mut self) {
+        let now = self.now;
+        let ends = self.existing().is_some_and(|o| o.lifetime(now) != Lifetime::Forever);
+        // SAFETY: an open key handle.
+        if ends && unsafe { rm!(RedisModule_GetExpire(self.handle.0)) } < 0 {
+            self.journal.touch();
+        }
+    }
+
     /// Has the key go if its object says the same as no object.
     pub fn reap(&mut self) {
         let now = self.now;
         if self.existing().is_some_and(|o| o.lifetime(now) == Lifetime::Gone) {
             self.journal.touch();
+            self.reaped = true;
         }
     }
 
@@ -296,8 +327,9 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         // From here on other code may run and change the key.
         self.handle.close();
+        count_open(-1);
         for (ticket, answer) in answers {
-            block::answer(O::FAMILY, ticket, answer);
+            block::answer(O::FAMILY, self.value as usize, ticket, answer);
         }
         if changed {
             self.tell(&after);
@@ -334,6 +366,20 @@ impl<'a, O: Object> Opened<'a, O> {
             // SAFETY: `name` is live.
             unsafe { ctx.notify(event, name) };
         }
+        self.count_events(after);
+        if self.removed && !self.reaped {
+            // SAFETY: `name` is live.
+            unsafe { ctx.notify_deleted(name) };
+        }
+        // Who waits is served once all that is due has happened; until then the timer comes back.
+        if O::FAMILY.queue() && self.settled {
+            // SAFETY: `name` is live.
+            lines::changed(ctx, || unsafe { bytes(name) });
+        }
+    }
+
+    fn count_events(&self, after: &Counts) {
+        let (ctx, name) = (self.ctx, self.name);
         for (i, event) in O::EVENTS.iter().enumerate() {
             let n = after[i].saturating_sub(self.before[i]);
             if n > 0 {
@@ -343,11 +389,6 @@ impl<'a, O: Object> Opened<'a, O> {
                     unsafe { ctx.notify(event, name) };
                 }
             }
-        }
-        // Who waits is served once all that is due has happened; until then the timer comes back.
-        if O::FAMILY.queue() && self.settled {
-            // SAFETY: `name` is live.
-            lines::changed(ctx, || unsafe { bytes(name) });
         }
     }
 
@@ -388,11 +429,22 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         if !batches.is_empty() {
             carry(self.ctx, self.name, self.argv, &batches, expire);
-        } else if expire == Some(-1) && propagate::wanted(self.ctx) {
+        } else if let Some(ms) = expire.filter(|_| propagate::wanted(self.ctx)) {
             // Nothing but the TTL changed.
-            // SAFETY: a live context; the format names a live string.
+            // SAFETY: a live context; the formats name a live string, and an integer.
             unsafe {
-                rm!(RedisModule_Replicate(self.ctx.raw(), c"PERSIST".as_ptr(), c"s".as_ptr(), self.name))
+                if ms < 0 {
+                    rm!(RedisModule_Replicate(self.ctx.raw(), c"PERSIST".as_ptr(), c"s".as_ptr(), self.name));
+                } else {
+                    let name = self.name;
+                    rm!(RedisModule_Replicate(
+                        self.ctx.raw(),
+                        c"PEXPIREAT".as_ptr(),
+                        c"sl".as_ptr(),
+                        name,
+                        ms
+                    ));
+                }
             };
         } else {
             propagate::untold();
@@ -419,6 +471,7 @@ impl<'a, O: Object> Opened<'a, O> {
             }
         }
         self.value = std::ptr::null_mut();
+        self.removed = true;
     }
 
     /// The TTL the key must get now: None leaves it, -1 takes it away, else unix ms. Moved only when it is out of bounds: it must cover the
@@ -456,9 +509,11 @@ impl<'a, O: Object> Opened<'a, O> {
 
 impl<O: Object> Drop for Opened<'_, O> {
     fn drop(&mut self) {
-        // In the middle of a panic nothing more is risked: the guard answers with an error.
         if !std::thread::panicking() {
             self.end();
+        } else if !self.ended {
+            // In the middle of a panic nothing more is risked: the guard answers with an error.
+            count_open(-1);
         }
     }
 }

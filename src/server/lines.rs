@@ -2,17 +2,18 @@
 //!
 //! First come, first served: a ticket is smaller the earlier its client came. In each line those who take any message and those who want one
 //! group are kept apart, so that finding whom a message is for never means asking everybody: with W waiters and G groups waited for, a push looks at the
-//! first of each of at most G + 1 rows, and at none at all when nothing can be claimed.
+//! first of each of at most G + 1 rows, and at none at all when nothing can be claimed. Nobody overtakes: before a newcomer claims, the line is served.
 //!
 //! A line belongs to a key name in a database, not to a queue: it waits through DEL, and is told WRONGTYPE only when what was a queue becomes
 //! something else.
 
 use super::api::{Ctx, OwnedString};
-use super::block;
+use super::block::{self, Gives};
 use super::chores::{self, Chore};
 use super::clock;
+use super::config;
 use super::error::Error;
-use super::key::{Holds, Opened, holds};
+use super::key::{Holds, Opened, any_open, holds};
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
 use super::reply::Tree;
@@ -21,7 +22,8 @@ use crate::engine::queue::{ClaimOptions, Delivery, Queue, Receipt};
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;
 use hashbrown::HashMap;
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 /// What a waiting client asks for.
 #[derive(Debug, Clone)]
@@ -108,24 +110,35 @@ impl Line {
         all
     }
 
-    /// The first who can be served.
-    fn first(&self, queue: &mut Queue, now: Micros) -> Option<Ticket> {
-        if !queue.claimable(now, None) {
-            return None;
-        }
-        let mut first = self.any.first().copied();
+    /// Who is asked first, of each row that may have something to be served with.
+    fn turns(&self, queue: &Queue) -> Turns {
+        let mut turns: Turns = self.any.first().map(|t| Reverse((*t, None))).into_iter().collect();
+        let turn = |group: &[u8], row: &BTreeSet<Ticket>| Some(Reverse((*row.first()?, Some(group.into()))));
         // Whichever are fewer: the groups waited for, or those that have something.
-        let waited: Vec<(Ticket, Box<[u8]>)> = if self.groups.len() <= queue.candidate_count() {
-            self.groups.iter().filter_map(|(g, row)| Some((*row.first()?, g.clone()))).collect()
+        if self.groups.len() <= queue.candidate_count() {
+            turns.extend(self.groups.iter().filter_map(|(g, row)| turn(g, row)));
         } else {
-            queue.candidates().filter_map(|g| Some((*self.groups.get(g)?.first()?, g.into()))).collect()
-        };
-        for (ticket, group) in waited {
-            if first.is_none_or(|f| ticket < f) && queue.claimable(now, Some(&group)) {
-                first = Some(ticket);
+            turns.extend(queue.candidates().filter_map(|g| turn(g, self.groups.get(g)?)));
+        }
+        turns
+    }
+
+    /// The first who can be served. A row that cannot be is out of the turns: serving others only leaves less.
+    fn first(&self, queue: &mut Queue, now: Micros, turns: &mut Turns) -> Option<Ticket> {
+        while let Some(Reverse((ticket, group))) = turns.pop() {
+            let row = match &group {
+                None => Some(&self.any),
+                Some(group) => self.groups.get(group),
+            };
+            let Some(first) = row.and_then(|row| row.first().copied()) else { continue };
+            if first != ticket {
+                turns.push(Reverse((first, group)));
+            } else if queue.claimable(now, group.as_deref()) {
+                turns.push(Reverse((ticket, group)));
+                return Some(ticket);
             }
         }
-        first
+        None
     }
 
     /// When somebody could be served if only tokens are awaited.
@@ -134,10 +147,18 @@ impl Line {
             return None;
         }
         let any = if self.any.is_empty() { None } else { queue.claimable_at(now, None) };
-        let groups = self.groups.keys().filter_map(|g| queue.claimable_at(now, Some(g)));
-        groups.chain(any).min()
+        let groups: Vec<Box<[u8]>> = if self.groups.len() <= queue.candidate_count() + queue.parked_count() {
+            self.groups.keys().cloned().collect()
+        } else {
+            let there = queue.candidates().chain(queue.parked());
+            there.filter(|g| self.groups.contains_key(*g)).map(Into::into).collect()
+        };
+        groups.iter().filter_map(|g| queue.claimable_at(now, Some(g))).chain(any).min()
     }
 }
+
+/// The first ticket of each row of a line, least first, with the row's group.
+type Turns = BinaryHeap<Reverse<(Ticket, Option<Box<[u8]>>)>>;
 
 #[derive(Default)]
 struct Lines {
@@ -211,7 +232,7 @@ pub fn changed<'k>(ctx: Ctx<'_>, key: impl FnOnce() -> &'k [u8]) {
     if !LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
         return;
     }
-    if ctx.flags().atomic() {
+    if ctx.flags().atomic() || any_open() {
         look_again(db, key);
     } else {
         serve(ctx, key);
@@ -234,6 +255,15 @@ pub fn look_again_all(db: i32) {
     }
 }
 
+/// The key is gone: who waits there waits at a missing key.
+pub fn vanished(db: i32, key: &[u8]) {
+    if nobody() {
+        return;
+    }
+    LINES
+        .with(|l| l.lines.get_mut(&(db, Box::from(key))).into_iter().for_each(|line| line.was_queue = false));
+}
+
 /// A database (-1: all of them) is emptied: who waits there waits at missing keys.
 pub fn emptied(db: i32) {
     LINES.with(|l| {
@@ -242,8 +272,25 @@ pub fn emptied(db: i32) {
     });
 }
 
-/// Serves the line at a key of the selected database as far as messages go.
+/// Serves the line at a key of the selected database as far as messages go, or for a tick of the timer: then it comes back.
 pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
+    serve_for(ctx, key, config::tick_budget_us());
+}
+
+/// A newcomer would claim from the keys: whoever waits there is served before, with all that there is.
+pub fn come_first<'k>(ctx: Ctx<'_>, keys: impl Iterator<Item = &'k [u8]>) {
+    if nobody() || ctx.flags().atomic() {
+        return;
+    }
+    let db = ctx.db();
+    for key in keys {
+        if LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
+            serve_for(ctx, key, Micros::MAX);
+        }
+    }
+}
+
+fn serve_for(ctx: Ctx<'_>, key: &[u8], budget: Micros) {
     let at = (ctx.db(), Box::<[u8]>::from(key));
     if LINES.with(|l| l.serving || !l.lines.contains_key(&at)) {
         return;
@@ -251,18 +298,21 @@ pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
     let name = OwnedString::new(key);
     // SAFETY: `name` is live.
     match unsafe { holds::<Queue>(ctx, name.raw()) } {
-        Holds::Nothing => {
-            LINES.with(|l| l.lines.get_mut(&at).into_iter().for_each(|line| line.was_queue = false));
-            return;
-        }
+        Holds::Nothing => return vanished(at.0, key),
         Holds::Other => return refuse(&at),
         Holds::Ours => {}
     }
+    let begin = clock::wall();
+    let mut turns = None;
     LINES.with(|l| l.serving = true);
-    while let Some((ticket, waiter)) = first(ctx, &name, &at) {
+    while let Some((ticket, waiter)) = first(ctx, &name, &at, &mut turns) {
         // One who waits at several keys takes from the first of them that has any; this one has.
         if !waiter.keys.iter().any(|key| claim(ctx, ticket, &waiter, at.0, key)) {
             LINES.with(|l| l.enter(ticket, waiter));
+            break;
+        }
+        if clock::wall().saturating_sub(begin) >= budget {
+            look_again(at.0, key);
             break;
         }
     }
@@ -270,16 +320,21 @@ pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
 }
 
 /// Takes the first in line who can be served out of it; if there is none, sees that the timer comes when tokens will do.
-fn first(ctx: Ctx<'_>, name: &OwnedString, at: &(i32, Box<[u8]>)) -> Option<(Ticket, Waiter)> {
-    let now = clock::now();
-    // SAFETY: `name` outlives the handle; there are no arguments.
-    let mut opened = unsafe { Opened::<Queue>::new(ctx, name.raw(), &[], now) }.ok()?;
-    let address = opened.address();
+fn first(
+    ctx: Ctx<'_>,
+    name: &OwnedString,
+    at: &(i32, Box<[u8]>),
+    turns: &mut Option<Turns>,
+) -> Option<(Ticket, Waiter)> {
+    let mut opened = Opened::<Queue>::named(ctx, name).ok()?;
+    let (address, now) = (opened.address(), opened.now());
     let (queue, _) = opened.parts();
     let found = LINES.with(|l| {
         let line = l.lines.get_mut(at)?;
         line.was_queue = true;
-        let Some(ticket) = line.first(queue, now) else {
+        let turns = turns
+            .get_or_insert_with(|| if queue.claimable(now, None) { line.turns(queue) } else { Turns::new() });
+        let Some(ticket) = line.first(queue, now, turns) else {
             if let Some(next) = line.next(queue, now) {
                 registry::schedule(Family::Queue, address, next, || at.clone());
             }
@@ -293,12 +348,12 @@ fn first(ctx: Ctx<'_>, name: &OwnedString, at: &(i32, Box<[u8]>)) -> Option<(Tic
 
 /// Claims from one key for a client that is out of its lines; true if there was something, and it was told.
 fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> bool {
-    let (name, now) = (OwnedString::new(key), clock::now());
-    // SAFETY: `name` outlives the handle; there are no arguments.
-    let Ok(mut opened) = (unsafe { Opened::<Queue>::new(ctx, name.raw(), &[], now) }) else { return false };
+    let name = OwnedString::new(key);
+    let Ok(mut opened) = Opened::<Queue>::named(ctx, &name) else { return false };
     if opened.existing().is_none() {
         return false;
     }
+    let (address, now) = (opened.address(), opened.now());
     let (queue, journal) = opened.parts();
     let deliveries = clock::with_fencing(|f| queue.claim(now, &waiter.ask.options(), f, journal));
     let messages = deliveries.iter().map(|d| message(queue, d)).collect();
@@ -309,7 +364,7 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
         return false;
     }
     let reply = waiter.wrap.around(key, Tree::Array(messages));
-    block::send(ticket, reply, Some((Place { db, key: key.into() }, receipts)));
+    block::send(ticket, reply, Gives::Messages { place: Place { db, key: key.into() }, address, receipts });
     true
 }
 
@@ -340,7 +395,7 @@ pub fn send_away(ctx: Ctx<'_>) {
         let tickets = LINES.with(|l| l.lines.get(&at).map(Line::tickets)).unwrap_or_default();
         for ticket in tickets {
             leave(ticket);
-            block::send(ticket, Tree::Error(Error::SLOT_MOVED), None);
+            block::send(ticket, Tree::Error(Error::SLOT_MOVED), Gives::Nothing);
         }
     }
 }
@@ -356,6 +411,6 @@ fn refuse(at: &(i32, Box<[u8]>)) {
         _ => Vec::new(),
     });
     for ticket in tickets {
-        block::send(ticket, Tree::Error(Error::WRONG_TYPE), None);
+        block::send(ticket, Tree::Error(Error::WRONG_TYPE), Gives::Nothing);
     }
 }

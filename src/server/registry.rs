@@ -133,6 +133,17 @@ pub fn flush(db: i32) -> Vec<(Family, usize)> {
     })
 }
 
+/// Has every object looked at from `at` on that would be only later.
+pub fn look_at_all(at: Micros) {
+    REGISTRY.with(|r| {
+        r.recent = None;
+        for entry in r.entries.values_mut() {
+            entry.wake = entry.wake.min(at);
+        }
+        r.wakes = r.entries.iter().map(|(address, entry)| (entry.wake, *address)).collect();
+    });
+}
+
 pub fn place(address: usize) -> Option<(Family, Place)> {
     REGISTRY.with(|r| r.entries.get(&address).map(|e| (e.family, e.place.clone())))
 }

@@ -147,7 +147,7 @@ fn single(word: &str, rest: &mut &[&str]) -> Node {
             if value.starts_with(|c: char| c.is_ascii_lowercase()) && !value.ends_with("...") =>
         {
             *rest = after;
-            Node::new(&name, kind(value))
+            Node::new(value, kind(value))
         }
         _ => Node::new(&name, TOKEN),
     };

@@ -138,6 +138,13 @@ fn settle<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, now: Micros) -
     done
 }
 
+/// The clock stepped back: what was reckoned ahead by it is reckoned anew, for all who wait.
+pub fn stepped_back(ctx: Ctx<'_>) {
+    registry::look_at_all(clock::now());
+    lines::look_again_all(-1);
+    registry::arm(ctx);
+}
+
 /// The test clock stands at whole milliseconds: an instant between two of them is reached at the second.
 fn whole_ms(at: Micros) -> Micros {
     at.saturating_add(MS - 1) / MS * MS
@@ -149,6 +156,10 @@ pub fn walk(ctx: Ctx<'_>, to: Micros) {
         // A replica decides nothing: its clock only says what time it is.
         clock::freeze(to);
         return;
+    }
+    if to < clock::now() {
+        clock::freeze(to);
+        stepped_back(ctx);
     }
     while chores::run(ctx) {}
     while let Some(at) = registry::earliest().map(whole_ms).filter(|at| *at <= to) {

@@ -372,6 +372,10 @@ impl Gate {
                 left -= self.serve(instant, now, left, journal);
             }
         }
+        if left > 0 {
+            // `retry_at` counts in whole ms: what is there a little sooner serves whoever comes to wait, before a newcomer.
+            left -= self.serve(now, now, left, journal);
+        }
         left > 0
     }
 

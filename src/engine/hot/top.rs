@@ -67,14 +67,17 @@ impl Top {
     }
 
     fn decay(&mut self, now: Micros) {
-        let times = self.halvings(now);
-        if times == 0 && now >= self.halved_at {
+        if self.counters.is_empty() || now < self.halved_at {
+            // The first call, or the clock stepped back.
+            self.halved_at = now;
             return;
         }
-        self.halved_at = now;
+        let times = self.halvings(now);
         if times == 0 {
-            return; // the clock stepped back
+            return;
         }
+        // What is left of a half-life goes on counting.
+        self.halved_at += (now - self.halved_at) / HALF_LIFE * HALF_LIFE;
         let counters = std::mem::take(&mut self.counters);
         self.index.clear();
         self.order.clear();

@@ -1,9 +1,9 @@
 //! What becomes of deliveries: ACK, NACK, EXTEND, REQUEUE, and how a message comes back (which the end of a lease does too).
 
-use super::{Few, Queue};
 use super::effect::{Cause, Step};
 use super::message::{Receipt, Stage};
 use super::pen::Pen;
+use super::{Few, Queue};
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
 use std::borrow::Cow;
@@ -166,6 +166,19 @@ impl Queue {
         }
         pen.flush();
         slots.len() as u64
+    }
+
+    /// Deliveries that never left the server come back, as by REQUEUE.
+    pub fn give_back(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) {
+        self.begin_command();
+        let mut pen = Pen::new(journal);
+        let way = Return { cause: Cause::Requeue, reason: None, delay: Some(0), back: false };
+        for receipt in receipts {
+            if let Ok(slot) = self.held(receipt) {
+                self.come_back(&mut pen, slot, now, &way);
+            }
+        }
+        pen.flush();
     }
 
     /// A message in flight comes back at `now`: ready, delayed, expired or dead (then true).

@@ -4,13 +4,13 @@
 //! if the first is at the bound all are, but lane 0, which has none. A lane found without a token is parked until its next; when that
 //! instant has come it takes its seat again.
 
-use super::{Few, Queue};
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
 use super::lane::{Lane, PLAIN, Seat};
 use super::message::Id;
 use super::slab::NONE;
 use super::wire::{ClaimedWire, Wire};
+use super::{Few, Queue};
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
@@ -212,6 +212,17 @@ impl Queue {
     /// How many these are at most.
     pub fn candidate_count(&self) -> usize {
         self.seats.len()
+    }
+
+    /// The groups known to be out of tokens.
+    pub fn parked(&self) -> impl Iterator<Item = &[u8]> {
+        let names = self.parked.iter().filter_map(|(_, slot)| self.lanes.get(*slot)).map(|lane| &*lane.name);
+        names.filter(|name| !name.is_empty())
+    }
+
+    /// How many these are at most.
+    pub fn parked_count(&self) -> usize {
+        self.parked.len()
     }
 
     /// Whether tokens can stand in the way of a claim at all.

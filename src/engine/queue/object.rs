@@ -13,14 +13,14 @@ impl Object for Queue {
     const FAMILY: Family = Family::Queue;
 
     const EVENTS: &'static [Option<&'static CStr>] = &[
-        Some(c"rq.push"),
-        Some(c"rq.claim"),
+        Some(c"rq.timeout"),
         Some(c"rq.ack"),
         Some(c"rq.nack"),
-        Some(c"rq.timeout"),
         Some(c"rq.dead"),
-        Some(c"rq.drop"),
         Some(c"rq.expire"),
+        Some(c"rq.drop"),
+        Some(c"rq.push"),
+        Some(c"rq.claim"),
     ];
 
     type Effect = Effect;
@@ -56,13 +56,17 @@ impl Object for Queue {
         self.next_settling()
     }
 
+    fn is_ahead(&self, now: Micros) -> bool {
+        self.latest_level > now
+    }
+
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         self.settle_from(Micros::MIN, now, most, journal)
     }
 
     fn counts(&self, into: &mut [u64]) {
         let t = &self.totals;
-        let counts = [t.pushed, t.delivered, t.acked, t.nacked, t.timed_out, t.dead, t.dropped, t.expired];
+        let counts = [t.timed_out, t.acked, t.nacked, t.dead, t.expired, t.dropped, t.pushed, t.delivered];
         into.iter_mut().zip(counts).for_each(|(slot, count)| *slot = count);
     }
 

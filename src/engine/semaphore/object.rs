@@ -93,7 +93,7 @@ impl Semaphore {
 impl Object for Semaphore {
     const FAMILY: Family = Family::Semaphore;
     const EVENTS: &'static [Option<&'static CStr>] =
-        &[Some(c"sem.acquire"), Some(c"sem.release"), Some(c"sem.timeout")];
+        &[Some(c"sem.timeout"), Some(c"sem.release"), Some(c"sem.acquire")];
     type Effect = Effect;
 
     fn blank() -> Self {
@@ -190,7 +190,7 @@ impl Object for Semaphore {
     }
 
     fn counts(&self, into: &mut [u64]) {
-        let now = [self.counts.granted.unsigned_abs(), self.counts.released, self.counts.ended];
+        let now = [self.counts.ended, self.counts.released, self.counts.granted.unsigned_abs()];
         for (to, count) in into.iter_mut().zip(now) {
             *to = count;
         }

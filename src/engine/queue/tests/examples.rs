@@ -18,6 +18,7 @@ fn push(q: &mut Queue, now: i64, payload: &[u8], o: &PushOptions<'_>) -> Id {
 
 fn claim(q: &mut Queue, now: i64, count: usize) -> Vec<Delivery> {
     q.claim(now, &ClaimOptions { count, ..ClaimOptions::default() }, &mut Fencing::new(), &mut quiet())
+        .to_vec()
 }
 
 fn receipt(d: &Delivery) -> Receipt {
@@ -35,7 +36,7 @@ fn a_lease_that_ends_gives_the_message_back_to_its_place() {
     assert_eq!((q.payload(&first), first.deliveries), (b"a".as_slice(), 1));
     assert_eq!(q.next_event(), Some(31 * S));
     assert!(q.settle(31 * S, 10, &mut quiet()));
-    assert_eq!(q.ack(31 * S, &[receipt(&first)], &mut quiet()), [Receipted::NotHeld]);
+    assert_eq!(q.ack(31 * S, &[receipt(&first)], &mut quiet())[..], [Receipted::NotHeld]);
     let again = claim(&mut q, 31 * S, 3);
     let order: Vec<&[u8]> = again.iter().map(|d| q.payload(d)).collect();
     assert_eq!(order, [b"a", b"b", b"c"]);
@@ -107,8 +108,8 @@ fn a_refusal_changes_nothing() {
     assert_eq!(q.push(S, b"b", 0, None, &o, &mut j), Err(Refusal::Full));
     assert_eq!(q.push(S, b"b", 0, Some(Id::Num(1)), &o, &mut j), Ok(None));
     assert!(!q.claimable(S, Some(b"nobody")));
-    assert_eq!(q.ack(S, &[Receipt { id: Id::Num(1), claim: 9 }], &mut j), [Receipted::NotHeld]);
-    assert_eq!(q.extend(S, S, &[Receipt { id: Id::Num(2), claim: 9 }], &mut j), [Receipted::Gone]);
+    assert_eq!(q.ack(S, &[Receipt { id: Id::Num(1), claim: 9 }], &mut j)[..], [Receipted::NotHeld]);
+    assert_eq!(q.extend(S, S, &[Receipt { id: Id::Num(2), claim: 9 }], &mut j)[..], [Receipted::Gone]);
     assert_eq!((q.redrive(S, None, 9, 0, &mut j), q.purge(Scope::Dead, &mut j)), (0, 0));
     assert!(!j.changed() && snapshot(&q) == before);
     assert_eq!(q.info(S).rejected, 2);
@@ -122,7 +123,7 @@ fn the_dead_of_one_id_are_known_by_the_last() {
         q.push(S, text, 0, Some(Id::parse(b"x")), &PushOptions::default(), &mut quiet()).unwrap();
         let d = claim(&mut q, S, 1).remove(0);
         let dead = NackOptions { dead: true, reason: Some(b"bad"), ..NackOptions::default() };
-        assert_eq!(q.nack(S, &[receipt(&d)], &dead, &mut quiet()), [Receipted::Dead]);
+        assert_eq!(q.nack(S, &[receipt(&d)], &dead, &mut quiet())[..], [Receipted::Dead]);
     }
     assert_eq!(q.get(&Id::parse(b"x")).unwrap().payload, b"3rd");
     assert_eq!(q.redrive(S, Some(&[Id::parse(b"x")]), 9, 0, &mut quiet()), 1);

@@ -275,18 +275,18 @@ impl World {
             }
             Op::Ack(picks) => {
                 let r = self.receipts_of(picks);
-                assert_eq!(self.queues[at].ack(now, &r, &mut j), self.twins[at].ack(&r));
+                assert_eq!(self.queues[at].ack(now, &r, &mut j)[..], self.twins[at].ack(&r));
             }
             Op::Nack { receipts, delay, back, no_count, dead, reason } => {
                 let r = self.receipts_of(receipts);
                 let reason = reason.then_some(b"why".as_slice());
                 let o = NackOptions { delay: *delay, back: *back, no_count: *no_count, dead: *dead, reason };
-                assert_eq!(self.queues[at].nack(now, &r, &o, &mut j), self.twins[at].nack(&r, &o));
+                assert_eq!(self.queues[at].nack(now, &r, &o, &mut j)[..], self.twins[at].nack(&r, &o));
             }
             Op::Extend(lease, picks) => {
                 let r = self.receipts_of(picks);
                 assert_eq!(
-                    self.queues[at].extend(now, *lease, &r, &mut j),
+                    self.queues[at].extend(now, *lease, &r, &mut j)[..],
                     self.twins[at].extend(*lease, &r)
                 );
             }
