@@ -269,7 +269,10 @@ fn restore(c: &mut RawConnection, key: &str, payload: &[u8], what: &str) -> bool
     let name = "damaged";
     let reply = pipeline(
         c,
-        &[words(&[b"RESTORE".as_slice(), name.as_bytes(), b"0", payload]), words(&["EXISTS", name])],
+        &[
+            words(&[b"RESTORE".as_slice(), name.as_bytes(), b"31622400000", payload]),
+            words(&["EXISTS", name]),
+        ],
     );
     match &reply[..] {
         [Reply::Error(e), exists] => {
@@ -289,7 +292,7 @@ fn restore(c: &mut RawConnection, key: &str, payload: &[u8], what: &str) -> bool
     let loaded = pipeline(
         c,
         &[
-            words(&[b"RESTORE".as_slice(), b"loaded", b"0", dump]),
+            words(&[b"RESTORE".as_slice(), b"loaded", b"31622400000", dump]),
             words(&["DEBUG", "DIGEST-VALUE", "loaded"]),
             words(&["DEBUG", "DIGEST-VALUE", "again"]),
         ],

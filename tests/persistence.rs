@@ -375,6 +375,10 @@ fn dump_and_restore_and_copy_give_equal_keys() {
             }
             let payload = call!(c, "DUMP", key);
             let Value::BulkString(bytes) = &payload else { panic!("DUMP {key} answered {payload:?}") };
+            // A limiter that goes by itself but has lost its TTL (PERSIST) would get one by RESTORE: it has one first.
+            if ["tb:", "lb:", "sem:"].iter().any(|family| key.starts_with(family)) {
+                call!(c, "PEXPIRE", key, 31_622_400_000_i64, "NX");
+            }
             let ttl = int(call!(c, "PEXPIRETIME", key)).max(0);
             call!(other, "RESTORE", key, ttl, bytes.as_slice(), "ABSTTL");
             call!(c, "COPY", key, "copy");
