@@ -569,3 +569,21 @@ fn a_replica_ends_nothing_by_itself_and_everything_once_it_is_promoted() {
         assert_eq!(replica.field("panics_caught"), 0);
     });
 }
+
+#[test]
+fn the_test_clock_finds_the_end_of_what_came_before_it_stood() {
+    on_stage(|s| {
+        s.run("SLUICE.CLOCK REAL");
+        let now = wall();
+        s.run("SELECT 3");
+        s.run("TB.TAKE tb 10 1 600000");
+        s.run("SEM.ACQUIRE sem 1 LEASE 600000");
+        s.run("TB.SET pinned 10 1 1000");
+        s.run("SELECT 0");
+        s.run(&format!("SLUICE.CLOCK SET {}", now + 500_000));
+        s.run("SELECT 3");
+        assert_eq!(s.int("EXISTS tb sem pinned"), 3);
+        s.run(&format!("SLUICE.CLOCK SET {}", now + 700_000));
+        assert_eq!((s.int("EXISTS tb sem"), s.int("EXISTS pinned")), (0, 1));
+    });
+}

@@ -3,7 +3,7 @@
 //! Times are whole seconds, rounded up. Registered only when the module is loaded with `cl-throttle yes`.
 
 use crate::engine::bucket::Limits;
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Family;
 use crate::engine::token_bucket::{Mode, TokenBucket};
 use crate::server::args::MAX_COUNT;
 use crate::server::call::Call;
@@ -34,17 +34,12 @@ fn throttle(call: &Call<'_>) -> Result<(), Error> {
     args.end()?;
     let limits = Limits::new(burst + 1, count, period * 1_000).ok_or(Error::INTERNAL)?;
     let [granted, limit, remaining, retry, _, reset] = if quantity == 0 {
-        call.read::<TokenBucket, _>(1, |bucket| match bucket {
-            Some(bucket) => bucket.look(Some(limits), call.now()),
-            None => TokenBucket::blank().look(Some(limits), call.now()),
-        })
-        .map_err(explain)??
+        call.look::<TokenBucket, _>(|bucket, now| bucket.look(Some(limits), now)).map_err(explain)??
     } else {
-        let mut key = call.write::<TokenBucket>(1).map_err(explain)?;
-        let now = key.now();
-        let (bucket, journal) = key.parts();
-        let six = bucket.take(Some(limits), quantity, Mode::Whole, now, journal)?;
-        key.finish();
+        let take = |bucket: &mut TokenBucket, now, journal: &mut _| {
+            bucket.take(Some(limits), quantity, Mode::Whole, now, journal)
+        };
+        let six = call.change(1, take).map_err(explain)??;
         stats::decision(Family::TokenBucket, six[0] > 0);
         six
     };

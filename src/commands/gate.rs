@@ -123,15 +123,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     if stages.len() > MAX_STAGES {
         return Err(Error::range("stages", 1, MAX_STAGES as i64));
     }
-    let mut key = call.write::<Gate>(1)?;
-    let now = key.now();
-    let (gate, journal) = key.parts();
-    gate.set(&stages, now, journal);
-    key.persist();
-    key.notify(c"gate.set");
-    key.finish();
-    call.reply().ok();
-    Ok(())
+    call.configure::<Gate>(c"gate.set", |gate, now, journal| gate.set(&stages, now, journal))
 }
 
 /// `TB capacity tokens period [WARMUP ms]`, `LB capacity tokens period` or `SEM limit [LEASE ms]`.
@@ -189,12 +181,11 @@ fn pass(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ms) = block {
         return pass_blocking(call, cost, max_wait, ms);
     }
-    let mut key = call.write::<Gate>(1)?;
-    is_set(key.existing())?;
-    let now = key.now();
-    let (gate, journal) = key.parts();
-    let pass = clock::with_fencing(|f| gate.pass(cost, max_wait, now, f, journal));
-    key.finish();
+    let pass = call.change_existing::<Gate, _>(1, |gate, now, journal| {
+        is_set(Some(gate))?;
+        Ok::<_, Error>(clock::with_fencing(|f| gate.pass(cost, max_wait, now, f, journal)))
+    })?;
+    let pass = pass.ok_or(NO_GATE)??;
     stats::decision(Family::Gate, pass.granted > 0);
     answers::pass(call.reply(), &pass);
     Ok(())
@@ -369,15 +360,9 @@ fn leave(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let receipts = receipts(&mut args)?;
-    let mut key = call.write::<Gate>(1)?;
-    let now = key.now();
-    let mut results = vec![0; receipts.len()];
-    if key.existing().is_some() {
-        let (gate, journal) = key.parts();
-        results = gate.leave(&receipts, now, journal);
-    }
-    key.finish();
-    call.reply().ints(&results);
+    let results =
+        call.change_existing::<Gate, _>(1, |gate, now, journal| gate.leave(&receipts, now, journal))?;
+    call.reply().ints(&results.unwrap_or_else(|| vec![0; receipts.len()]));
     Ok(())
 }
 

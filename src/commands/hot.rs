@@ -115,15 +115,9 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "MAXSUBJECTS n"));
         }
     }
-    let mut key = call.write::<Hot>(1)?;
-    let now = key.now();
-    let (hot, journal) = key.parts();
-    hot.set(limits, most.unwrap_or(DEFAULT_MAX), now, journal);
-    key.persist();
-    key.notify(c"hot.set");
-    key.finish();
-    call.reply().ok();
-    Ok(())
+    call.configure::<Hot>(c"hot.set", |hot, now, journal| {
+        hot.set(limits, most.unwrap_or(DEFAULT_MAX), now, journal)
+    })
 }
 
 fn except(call: &Call<'_>) -> Result<(), Error> {
@@ -131,11 +125,8 @@ fn except(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let subject = subject(&mut args)?;
     if args.left() == 1 && args.peek().is_some_and(|word| is(word, "DEL")) {
-        let mut key = call.write::<Hot>(1)?;
-        let now = key.now();
-        let (hot, journal) = key.parts();
-        let removed = hot.except_no_more(subject, now, journal)?;
-        key.finish();
+        let removed =
+            call.change::<Hot, _>(1, |hot, now, journal| hot.except_no_more(subject, now, journal))??;
         call.reply().int(removed);
         return Ok(());
     }
@@ -143,11 +134,7 @@ fn except(call: &Call<'_>) -> Result<(), Error> {
         return Err(Error::new("ERR syntax error: expected capacity tokens period, or DEL"));
     }
     let limits = limits(&mut args)?;
-    let mut key = call.write::<Hot>(1)?;
-    let now = key.now();
-    let (hot, journal) = key.parts();
-    hot.except(subject, limits, now, journal)?;
-    key.finish();
+    call.change::<Hot, _>(1, |hot, now, journal| hot.except(subject, limits, now, journal))??;
     call.reply().ok();
     Ok(())
 }
@@ -175,14 +162,8 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let subject = subject(&mut args)?;
     let (cost, at_most) = options(&mut args, true)?;
-    let mut key = call.write::<Hot>(1)?;
-    if key.existing().is_none() {
-        return Err(NO_RULE);
-    }
-    let now = key.now();
-    let (hot, journal) = key.parts();
-    let six = hot.take(subject, cost, at_most, now, journal)?;
-    key.finish();
+    let take = |hot: &mut Hot, now, journal: &mut _| hot.take(subject, cost, at_most, now, journal);
+    let six = call.change_existing(1, take)?.ok_or(NO_RULE)??;
     stats::decision(Family::Hot, six[0] > 0);
     call.reply().ints(&six);
     Ok(())

@@ -3,7 +3,7 @@
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::leaky_bucket::LeakyBucket;
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Family;
 use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
 use crate::server::block::{self, Asked, Decided};
@@ -104,11 +104,11 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
     if block {
         return take_blocking(call, limits, cost, max_wait);
     }
-    let mut key = call.write::<LeakyBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let six = bucket.take(limits, cost, max_wait, now, journal).map_err(no_limits)?;
-    key.finish();
+    let six = call
+        .change::<LeakyBucket, _>(1, |bucket, now, journal| {
+            bucket.take(limits, cost, max_wait, now, journal)
+        })?
+        .map_err(no_limits)?;
     decided(call, Family::LeakyBucket, &six);
     Ok(())
 }
@@ -162,10 +162,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let limits = inline_limits(&mut args, &["COST", "MAXWAIT"])?;
     let (cost, max_wait, _) = options(&mut args, false)?;
-    let six = call.read::<LeakyBucket, _>(1, |bucket| match bucket {
-        Some(bucket) => bucket.peek(limits, cost, max_wait, call.now()),
-        None => LeakyBucket::blank().peek(limits, cost, max_wait, call.now()),
-    })?;
+    let six = call.look::<LeakyBucket, _>(|bucket, now| bucket.peek(limits, cost, max_wait, now))?;
     call.reply().ints(&six.map_err(no_limits)?);
     Ok(())
 }
@@ -174,11 +171,7 @@ fn refund(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let tokens = args.count("tokens")?;
-    let mut key = call.write::<LeakyBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let six = bucket.refund(tokens, now, journal);
-    key.finish();
+    let six = call.change::<LeakyBucket, _>(1, |bucket, now, journal| bucket.refund(tokens, now, journal))?;
     call.reply().ints(&six);
     Ok(())
 }
@@ -188,25 +181,11 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let limits = limits(&mut args)?;
     args.end()?;
-    let mut key = call.write::<LeakyBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    bucket.set(limits, now, journal);
-    key.persist();
-    key.notify(c"lb.set");
-    key.finish();
-    call.reply().ok();
-    Ok(())
+    call.configure::<LeakyBucket>(c"lb.set", |bucket, now, journal| bucket.set(limits, now, journal))
 }
 
 fn reset(call: &Call<'_>) -> Result<(), Error> {
-    let mut key = call.write::<LeakyBucket>(1)?;
-    let now = key.now();
-    if key.existing().is_some() {
-        let (bucket, journal) = key.parts();
-        bucket.reset(now, journal);
-    }
-    key.finish();
+    call.change_existing::<LeakyBucket, _>(1, |bucket, now, journal| bucket.reset(now, journal))?;
     call.reply().ok();
     Ok(())
 }

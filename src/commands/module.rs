@@ -8,7 +8,7 @@ use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::types::for_family;
-use crate::server::{clock, info, load, registry, timer};
+use crate::server::{census, clock, info, load, registry, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
@@ -64,12 +64,12 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
         let to = args.int("ms", 0, MAX_INSTANT_MS)? * MS;
         args.end()?;
         // Whether the clock ran or stood: from now on it stands, and walks.
-        clock::freeze(call.now());
+        census::freeze(call.context(), call.now());
         timer::walk(call.context(), to);
     } else if is(word, "ADVANCE") {
         let to = (call.now() + args.int("ms", 1, MAX_DURATION_MS)? * MS).min(MAX_INSTANT_MS * MS);
         args.end()?;
-        clock::freeze(call.now());
+        census::freeze(call.context(), call.now());
         timer::walk(call.context(), to);
     } else if is(word, "REAL") {
         args.end()?;

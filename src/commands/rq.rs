@@ -3,11 +3,12 @@
 
 use super::rq_options::{self as options, Claim, MAX_BATCH};
 use super::rq_view;
+use crate::engine::journal::Journal;
 use crate::engine::queue::{
     Cursor, Delivery, Few, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State,
     Which,
 };
-use crate::engine::time::MS;
+use crate::engine::time::{MS, Micros};
 use crate::server::args::{Args, flag, is, once};
 use crate::server::block::{self, Waits};
 use crate::server::call::Call;
@@ -45,11 +46,9 @@ pub fn push(call: &Call<'_>) -> Result<(), Error> {
     let payload = args.next("payload")?;
     let (options, id) = options::push(&mut args, call.now(), true)?;
     check_payload(payload)?;
-    let mut key = call.write::<Queue>(1)?;
-    let now = key.now();
-    let (queue, journal) = key.parts();
-    let pushed = queue.push(now, payload, PAYLOAD, id.map(Id::parse), &options, journal);
-    key.finish();
+    let pushed = call.change::<Queue, _>(1, |queue, now, journal| {
+        queue.push(now, payload, PAYLOAD, id.map(Id::parse), &options, journal)
+    })?;
     match pushed? {
         Some(id) => reply_id(call.reply(), &id),
         None => call.reply().nil(),
@@ -66,11 +65,8 @@ pub fn mpush(call: &Call<'_>) -> Result<(), Error> {
     let (options, _) = options::push(&mut args, call.now(), false)?;
     let payloads: Vec<&[u8]> = (first..first + n).map(|i| call.arg(i)).collect();
     payloads.iter().try_for_each(|p| check_payload(p))?;
-    let mut key = call.write::<Queue>(1)?;
-    let now = key.now();
-    let (queue, journal) = key.parts();
-    let pushed = queue.mpush(now, &payloads, first, &options, journal);
-    key.finish();
+    let pushed = call
+        .change::<Queue, _>(1, |queue, now, journal| queue.mpush(now, &payloads, first, &options, journal))?;
     let (ids, reply) = (pushed?, call.reply());
     reply.array(ids.len());
     ids.iter().for_each(|id| reply_id(reply, id));
@@ -208,19 +204,14 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
 fn by_receipt(
     call: &Call<'_>,
     receipts: &[Receipt],
-    act: impl FnOnce(&mut crate::server::key::Opened<'_, Queue>) -> Few<Receipted>,
+    act: impl FnOnce(&mut Queue, Micros, &mut Journal) -> Few<Receipted>,
 ) -> Result<(), Error> {
-    let mut key = call.write::<Queue>(1)?;
+    let results = call.change_existing(1, act)?;
     let reply = call.reply();
-    if key.existing().is_some() {
-        let results = act(&mut key);
-        key.finish();
-        reply.array(results.len());
-        results.into_iter().for_each(|r| reply.int(r as i64));
-    } else {
-        key.finish();
-        reply.array(receipts.len());
-        receipts.iter().for_each(|_| reply.int(Receipted::Gone as i64));
+    reply.array(receipts.len());
+    match results {
+        Some(results) => results.into_iter().for_each(|r| reply.int(r as i64)),
+        None => receipts.iter().for_each(|_| reply.int(Receipted::Gone as i64)),
     }
     Ok(())
 }
@@ -229,11 +220,7 @@ pub fn ack(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let receipts = options::receipts(&mut args)?;
-    by_receipt(call, &receipts, |key| {
-        let now = key.now();
-        let (queue, journal) = key.parts();
-        queue.ack(now, &receipts, journal)
-    })
+    by_receipt(call, &receipts, |queue, now, journal| queue.ack(now, &receipts, journal))
 }
 
 pub fn extend(call: &Call<'_>) -> Result<(), Error> {
@@ -241,11 +228,7 @@ pub fn extend(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let lease = args.duration("ms", 1)? * MS;
     let receipts = options::receipts(&mut args)?;
-    by_receipt(call, &receipts, |key| {
-        let now = key.now();
-        let (queue, journal) = key.parts();
-        queue.extend(now, lease, &receipts, journal)
-    })
+    by_receipt(call, &receipts, |queue, now, journal| queue.extend(now, lease, &receipts, journal))
 }
 
 pub fn nack(call: &Call<'_>) -> Result<(), Error> {
@@ -277,21 +260,12 @@ pub fn nack(call: &Call<'_>) -> Result<(), Error> {
     if o.dead && (o.no_count || o.back || o.delay.is_some()) {
         return Err(Error::new("ERR syntax error: DEAD excludes DELAY, BACK and NOCOUNT"));
     }
-    by_receipt(call, &receipts, |key| {
-        let now = key.now();
-        let (queue, journal) = key.parts();
-        queue.nack(now, &receipts, &o, journal)
-    })
+    by_receipt(call, &receipts, |queue, now, journal| queue.nack(now, &receipts, &o, journal))
 }
 
 /// Does something that answers a number, if there is a queue; 0 if there is none.
-fn number(
-    call: &Call<'_>,
-    act: impl FnOnce(&mut crate::server::key::Opened<'_, Queue>) -> u64,
-) -> Result<(), Error> {
-    let mut key = call.write::<Queue>(1)?;
-    let n = if key.existing().is_some() { act(&mut key) } else { 0 };
-    key.finish();
+fn number(call: &Call<'_>, act: impl FnOnce(&mut Queue, Micros, &mut Journal) -> u64) -> Result<(), Error> {
+    let n = call.change_existing(1, act)?.unwrap_or(0);
     call.reply().int(i64::try_from(n).unwrap_or(i64::MAX));
     Ok(())
 }
@@ -324,9 +298,7 @@ pub fn requeue(call: &Call<'_>) -> Result<(), Error> {
             ));
         }
     }
-    number(call, |key| {
-        let now = key.now();
-        let (queue, journal) = key.parts();
+    number(call, |queue, now, journal| {
         // Without an option: those whose lease is over. They have come back already, as on every command.
         which.map_or(0, |which| queue.requeue(now, which, most.unwrap_or(u64::MAX), journal))
     })
@@ -352,9 +324,7 @@ pub fn redrive(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "IDS n id, COUNT n or DELAY ms"));
         }
     }
-    number(call, |key| {
-        let now = key.now();
-        let (queue, journal) = key.parts();
+    number(call, |queue, now, journal| {
         queue.redrive(now, ids.as_deref(), most.unwrap_or(u64::MAX), delay.unwrap_or(0), journal)
     })
 }
@@ -366,10 +336,7 @@ pub fn del(call: &Call<'_>) -> Result<(), Error> {
     while let Some(word) = args.option() {
         ids.push(Id::parse(word));
     }
-    number(call, |key| {
-        let (queue, journal) = key.parts();
-        queue.delete(&ids, journal)
-    })
+    number(call, |queue, _, journal| queue.delete(&ids, journal))
 }
 
 pub fn purge(call: &Call<'_>) -> Result<(), Error> {
@@ -382,10 +349,7 @@ pub fn purge(call: &Call<'_>) -> Result<(), Error> {
             .find_map(|(name, scope)| is(word, name).then_some(scope))
             .ok_or(Error::new("ERR syntax error: expected READY, DELAYED, DEAD or ALL"))?;
     args.end()?;
-    number(call, |key| {
-        let (queue, journal) = key.parts();
-        queue.purge(scope, journal)
-    })
+    number(call, |queue, _, journal| queue.purge(scope, journal))
 }
 
 fn state(word: &[u8]) -> Result<State, Error> {
@@ -526,12 +490,7 @@ pub fn resume(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "GROUP g"));
         }
     }
-    let mut key = call.write::<Queue>(1)?;
-    if key.existing().is_some() {
-        let (queue, journal) = key.parts();
-        queue.resume(group, journal);
-    }
-    key.finish();
+    call.change_existing::<Queue, _>(1, |queue, _, journal| queue.resume(group, journal))?;
     call.reply().ok();
     Ok(())
 }

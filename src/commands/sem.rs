@@ -1,6 +1,6 @@
 //! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
 
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Family;
 use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, MAX_OWNER, Permit, Semaphore};
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;
@@ -127,11 +127,9 @@ fn acquire(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ms) = block {
         return acquire_blocking(call, ask, ms);
     }
-    let mut key = call.write::<Semaphore>(1)?;
-    let now = key.now();
-    let (semaphore, journal) = key.parts();
-    let permit = clock::with_fencing(|f| semaphore.acquire(ask, now, f, journal));
-    key.finish();
+    let permit = call.change::<Semaphore, _>(1, |semaphore, now, journal| {
+        clock::with_fencing(|f| semaphore.acquire(ask, now, f, journal))
+    })?;
     let permit = permit.map_err(|_| NO_LIMIT)?;
     count_decision(&permit);
     answers::permit(call.reply(), &permit);
@@ -191,15 +189,10 @@ fn release(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let receipts = receipts(&mut args)?;
-    let mut key = call.write::<Semaphore>(1)?;
-    let now = key.now();
-    let mut results = vec![0; receipts.len()];
-    if key.existing().is_some() {
-        let (semaphore, journal) = key.parts();
-        results = semaphore.release(&receipts, now, journal);
-    }
-    key.finish();
-    call.reply().ints(&results);
+    let results = call.change_existing::<Semaphore, _>(1, |semaphore, now, journal| {
+        semaphore.release(&receipts, now, journal)
+    })?;
+    call.reply().ints(&results.unwrap_or_else(|| vec![0; receipts.len()]));
     Ok(())
 }
 
@@ -208,15 +201,10 @@ fn renew(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let ms = args.duration("ms", 1)?;
     let receipts = receipts(&mut args)?;
-    let mut key = call.write::<Semaphore>(1)?;
-    let now = key.now();
-    let mut results = vec![0; receipts.len()];
-    if key.existing().is_some() {
-        let (semaphore, journal) = key.parts();
-        results = semaphore.renew(ms, &receipts, now, journal);
-    }
-    key.finish();
-    call.reply().ints(&results);
+    let results = call.change_existing::<Semaphore, _>(1, |semaphore, now, journal| {
+        semaphore.renew(ms, &receipts, now, journal)
+    })?;
+    call.reply().ints(&results.unwrap_or_else(|| vec![0; receipts.len()]));
     Ok(())
 }
 
@@ -233,10 +221,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
         }
     }
     let count = count.unwrap_or(1);
-    let permit = call.read::<Semaphore, _>(1, |semaphore| match semaphore {
-        Some(semaphore) => semaphore.peek(limit, count, call.now()),
-        None => Semaphore::blank().peek(limit, count, call.now()),
-    })?;
+    let permit = call.look::<Semaphore, _>(|semaphore, now| semaphore.peek(limit, count, now))?;
     answers::permit(call.reply(), &permit.map_err(|_| NO_LIMIT)?);
     Ok(())
 }
@@ -253,15 +238,9 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "LEASE ms"));
         }
     }
-    let mut key = call.write::<Semaphore>(1)?;
-    let now = key.now();
-    let (semaphore, journal) = key.parts();
-    semaphore.set(limit, lease.unwrap_or(DEFAULT_LEASE_MS), now, journal);
-    key.persist();
-    key.notify(c"sem.set");
-    key.finish();
-    call.reply().ok();
-    Ok(())
+    call.configure::<Semaphore>(c"sem.set", |semaphore, now, journal| {
+        semaphore.set(limit, lease.unwrap_or(DEFAULT_LEASE_MS), now, journal)
+    })
 }
 
 fn info(call: &Call<'_>) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits, Policy};
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Family;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
 use crate::server::api::OwnedString;
 use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
@@ -156,11 +156,9 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ms) = block {
         return take_blocking(call, limits, cost, ms);
     }
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let six = bucket.take(limits, cost, mode, now, journal)?;
-    key.finish();
+    let six = call.change::<TokenBucket, _>(1, |bucket, now, journal| {
+        bucket.take(limits, cost, mode, now, journal)
+    })??;
     decided(call, Family::TokenBucket, &six);
     Ok(())
 }
@@ -214,13 +212,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "COST n"));
         }
     }
-    let six = call.read::<TokenBucket, _>(1, |bucket| {
-        let cost = cost.unwrap_or(1);
-        match bucket {
-            Some(bucket) => bucket.peek(limits, cost, call.now()),
-            None => TokenBucket::blank().peek(limits, cost, call.now()),
-        }
-    })??;
+    let six = call.look::<TokenBucket, _>(|bucket, now| bucket.peek(limits, cost.unwrap_or(1), now))??;
     call.reply().ints(&six);
     Ok(())
 }
@@ -229,11 +221,7 @@ fn refund(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let tokens = args.count("tokens")?;
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let six = bucket.refund(tokens, now, journal);
-    key.finish();
+    let six = call.change::<TokenBucket, _>(1, |bucket, now, journal| bucket.refund(tokens, now, journal))?;
     call.reply().ints(&six);
     Ok(())
 }
@@ -252,15 +240,9 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "WARMUP ms or LEVEL KEEP|ADD|SCALE|FULL"));
         }
     }
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    bucket.set(limits, warmup.unwrap_or(0), level.unwrap_or(Policy::Keep), now, journal);
-    key.persist();
-    key.notify(c"tb.set");
-    key.finish();
-    call.reply().ok();
-    Ok(())
+    call.configure::<TokenBucket>(c"tb.set", |bucket, now, journal| {
+        bucket.set(limits, warmup.unwrap_or(0), level.unwrap_or(Policy::Keep), now, journal)
+    })
 }
 
 fn policy(word: &[u8]) -> Result<Policy, Error> {
@@ -271,13 +253,7 @@ fn policy(word: &[u8]) -> Result<Policy, Error> {
 }
 
 fn reset(call: &Call<'_>) -> Result<(), Error> {
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    if key.existing().is_some() {
-        let (bucket, journal) = key.parts();
-        bucket.reset(now, journal);
-    }
-    key.finish();
+    call.change_existing::<TokenBucket, _>(1, |bucket, now, journal| bucket.reset(now, journal))?;
     call.reply().ok();
     Ok(())
 }
@@ -287,11 +263,8 @@ fn drain(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let limits = inline_limits(&mut args, &[])?;
     args.end()?;
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let six = bucket.drain(limits, now, journal)?;
-    key.finish();
+    let six =
+        call.change::<TokenBucket, _>(1, |bucket, now, journal| bucket.drain(limits, now, journal))??;
     call.reply().ints(&six);
     Ok(())
 }
@@ -300,13 +273,12 @@ fn ban(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let ms = args.duration("ban", 0)?;
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    if ms > 0 || key.existing().is_some() {
-        let (bucket, journal) = key.parts();
-        bucket.ban_for(ms, now, journal);
+    let ban = |bucket: &mut TokenBucket, now, journal: &mut _| bucket.ban_for(ms, now, journal);
+    if ms > 0 {
+        call.change(1, ban)?;
+    } else {
+        call.change_existing(1, ban)?;
     }
-    key.finish();
     call.reply().ok();
     Ok(())
 }
@@ -335,12 +307,9 @@ fn hold(call: &Call<'_>) -> Result<(), Error> {
     let (Some(cost), Some(ttl)) = (cost, ttl) else {
         return Err(Error::new("ERR TB.HOLD needs COST n and TTL ms"));
     };
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let (six, id) =
-        clock::with_fencing(|f| bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, f, journal))?;
-    key.finish();
+    let (six, id) = call.change::<TokenBucket, _>(1, |bucket, now, journal| {
+        clock::with_fencing(|f| bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, f, journal))
+    })??;
     stats::decision(Family::TokenBucket, id.is_some());
     let reply = call.reply();
     reply.array(7);
@@ -357,11 +326,8 @@ fn settle(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let id = parse_int(args.next("hold")?).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     let actual = args.int("actual", 0, MAX_COUNT)?;
-    let mut key = call.write::<TokenBucket>(1)?;
-    let now = key.now();
-    let (bucket, journal) = key.parts();
-    let settled = bucket.settle_hold(id, actual, now, journal);
-    key.finish();
+    let settled = call
+        .change::<TokenBucket, _>(1, |bucket, now, journal| bucket.settle_hold(id, actual, now, journal))?;
     call.reply().ints(&settled?);
     Ok(())
 }

@@ -214,10 +214,10 @@ impl<'a> Ctx<'a> {
         result
     }
 
-    /// Selects a database.
-    pub fn select(self, db: c_int) {
+    /// Selects a database; false, and nothing is changed, if there is none of that number.
+    pub fn select(self, db: c_int) -> bool {
         // SAFETY: a live context; a number out of range changes nothing.
-        unsafe { rm!(RedisModule_SelectDb(self.raw, db)) };
+        unsafe { rm!(RedisModule_SelectDb(self.raw, db)) == OK }
     }
 
     pub fn log(self, level: &CStr, text: &str) {

@@ -7,10 +7,11 @@ use super::guard::shield;
 use super::key::{self, Opened};
 use super::reply::Reply;
 use super::{chores, clock, timer};
+use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
 pub struct Call<'a> {
     ctx: Ctx<'a>,
@@ -53,6 +54,62 @@ impl<'a> Call<'a> {
     pub fn write<O: Object>(&self, index: usize) -> Result<Opened<'a, O>, Error> {
         // SAFETY: the server keeps the arguments alive while the command runs.
         unsafe { Opened::new(self.ctx, self.name(index)?, self.argv, self.now) }
+    }
+
+    /// Decides on the object in the key whose name is the argument at `index` (a blank one if there is no key), and does all that follows from it.
+    pub fn change<O: Object, R>(
+        &self,
+        index: usize,
+        decide: impl FnOnce(&mut O, Micros, &mut Journal) -> R,
+    ) -> Result<R, Error> {
+        let mut key = self.write::<O>(index)?;
+        let now = key.now();
+        let (object, journal) = key.parts();
+        let decided = decide(object, now, journal);
+        key.finish();
+        Ok(decided)
+    }
+
+    /// The same if there is a key; None: there is none, and nothing is done.
+    pub fn change_existing<O: Object, R>(
+        &self,
+        index: usize,
+        decide: impl FnOnce(&mut O, Micros, &mut Journal) -> R,
+    ) -> Result<Option<R>, Error> {
+        let mut key = self.write::<O>(index)?;
+        if key.existing().is_none() {
+            return Ok(None);
+        }
+        let now = key.now();
+        let (object, journal) = key.parts();
+        let decided = decide(object, now, journal);
+        key.finish();
+        Ok(Some(decided))
+    }
+
+    /// A command that configures the first key: it loses its TTL, `event` is emitted if anything changed, and the reply is OK.
+    pub fn configure<O: Object>(
+        &self,
+        event: &'static CStr,
+        decide: impl FnOnce(&mut O, Micros, &mut Journal),
+    ) -> Result<(), Error> {
+        let mut key = self.write::<O>(1)?;
+        let now = key.now();
+        let (object, journal) = key.parts();
+        decide(object, now, journal);
+        key.persist();
+        key.notify(event);
+        key.finish();
+        self.reply().ok();
+        Ok(())
+    }
+
+    /// Reads the object in the first key, or a blank one, as of now.
+    pub fn look<O: Object, R>(&self, f: impl FnOnce(&O, Micros) -> R) -> Result<R, Error> {
+        self.read::<O, _>(1, |object| match object {
+            Some(object) => f(object, self.now),
+            None => f(&O::blank(), self.now),
+        })
     }
 
     /// Reads the object in the key whose name is the argument at `index` (None: no key), as of now: on a master what is due is

@@ -1,10 +1,10 @@
 //! What the server tells: databases flushed and swapped, keys renamed, roles changed, forks, loads, the cron.
 
 use super::api::{Ctx, RawString, bytes, rm};
+use super::census::note;
 use super::chores::{self, Chore};
 use super::guard::shield;
 use super::info::FAMILIES;
-use super::key::{read, wake};
 use super::registry::{self, Place};
 use super::types::{Value, for_family};
 use super::{block, clock, lines, propagate, stats, timer};
@@ -15,23 +15,22 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Subscribes to everything below. Only within `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
-    let wanted: [(u64, raw::RedisModuleEventCallback); 8] = [
-        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
-        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
-        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
-        (raw::REDISMODULE_EVENT_LOADING, Some(on_load)),
-        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
-        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(on_persistence)),
-        (raw::REDISMODULE_EVENT_REPLICA_CHANGE, Some(on_replica)),
-        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
-    ];
-    for (id, callback) in wanted {
-        // SAFETY: within OnLoad; static callbacks.
+    for id in [
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        raw::REDISMODULE_EVENT_FLUSHDB,
+        raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_LOADING,
+        raw::REDISMODULE_EVENT_FORK_CHILD,
+        raw::REDISMODULE_EVENT_PERSISTENCE,
+        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
+    ] {
+        // SAFETY: within OnLoad; a static callback.
         let done = unsafe {
             rm!(RedisModule_SubscribeToServerEvent(
                 ctx.raw(),
                 raw::RedisModuleEvent { id, dataver: 1 },
-                callback
+                Some(on_event)
             ))
         };
         if done != super::api::OK {
@@ -51,6 +50,40 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
     if done == super::api::OK { Ok(()) } else { Err("keyspace events cannot be subscribed to") }
 }
 
+/// The server's one way in for all events of [`subscribe`]: what C hands over is made safe here, and a panic ends here, so that below only
+/// what an event means is left. The server hands back the event as it was subscribed to, so its id tells which one it is.
+unsafe extern "C" fn on_event(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    sub: u64,
+    data: *mut c_void,
+) {
+    shield(
+        || {
+            // SAFETY: the context of a running callback.
+            let ctx = unsafe { Ctx::new(ctx) };
+            match event.id {
+                raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => role_changed(ctx, sub),
+                raw::REDISMODULE_EVENT_FLUSHDB => {
+                    // SAFETY: this event's data is a RedisModuleFlushInfo that outlives the callback, if it is there.
+                    flushed(sub, unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() });
+                }
+                raw::REDISMODULE_EVENT_SWAPDB => {
+                    // SAFETY: this event's data is a RedisModuleSwapDbInfo that outlives the callback, if it is there.
+                    swapped(unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() });
+                }
+                raw::REDISMODULE_EVENT_LOADING => loading(ctx, sub),
+                raw::REDISMODULE_EVENT_FORK_CHILD => child(sub),
+                raw::REDISMODULE_EVENT_PERSISTENCE => persistence(sub),
+                raw::REDISMODULE_EVENT_REPLICA_CHANGE => replica(sub),
+                raw::REDISMODULE_EVENT_CRON_LOOP => cron(ctx),
+                _ => {}
+            }
+        },
+        || (),
+    );
+}
+
 /// A key got its value from elsewhere: the object lives there now, and who waits there is served.
 unsafe extern "C" fn on_key_event(
     ctx: *mut raw::RedisModuleCtx,
@@ -61,26 +94,22 @@ unsafe extern "C" fn on_key_event(
     shield(
         || {
             // SAFETY: the event's name is a C string, the context and the key are live during the callback.
-            let (ctx, event) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event)) };
-            if matches!(event.to_bytes(), b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
+            let (ctx, event, name) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event).to_bytes(), bytes(key)) };
+            if matches!(event, b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
                 let db = ctx.db();
                 for (family, _) in FAMILIES {
-                    let found = for_family!(family, arrived(ctx, key));
-                    if found && event.to_bytes() == b"restore" && timer::ready(ctx) {
-                        // SAFETY: the key is live.
-                        let place = Place { db, key: unsafe { bytes(key) }.into() };
-                        chores::add(Chore::Bound { family, place });
+                    let found = for_family!(family, note(ctx, key));
+                    if found && event == b"restore" && timer::ready(ctx) {
+                        chores::add(Chore::Bound { family, place: Place { db, key: name.into() } });
                     }
                 }
-                // SAFETY: the key is live.
-                lines::look_again(db, unsafe { bytes(key) });
+                lines::look_again(db, name);
                 registry::arm(ctx);
             }
-            match event.to_bytes() {
+            match event {
                 // In a transaction it may have become something else by its end: who waits is told then what it is.
                 b"del" | b"rename_from" | b"expired" | b"evicted" if !ctx.flags().atomic() => {
-                    // SAFETY: the key is live.
-                    lines::vanished(ctx.db(), unsafe { bytes(key) });
+                    lines::vanished(ctx.db(), name);
                 }
                 b"move_from" => came_from(ctx.db()),
                 b"move_to" | b"copy_to" => go_back(ctx),
@@ -109,46 +138,13 @@ fn go_back(ctx: Ctx<'_>) {
     }
 }
 
-/// Whether the key holds an object of this family.
-fn arrived<O: Object>(ctx: Ctx<'_>, key: RawString) -> bool {
-    // SAFETY: the key is live during the callback; the address is only compared.
-    let found = unsafe {
-        read::<O, _>(ctx, key, |object| {
-            object.map(|o| {
-                let address = std::ptr::from_ref(o) as usize - std::mem::offset_of!(Value<O>, object);
-                (address, wake(o, clock::now()))
-            })
-        })
-    };
-    let Ok(Some((address, next))) = found else { return false };
-    // SAFETY: as above.
-    let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
-    registry::relocate(address, place.clone());
-    if let Some(at) = next {
-        registry::schedule(O::FAMILY, address, at, || (place.db, place.key));
+fn flushed(sub: u64, info: Option<&raw::RedisModuleFlushInfo>) {
+    if let (raw::REDISMODULE_SUBEVENT_FLUSHDB_START, Some(info)) = (sub, info) {
+        for (family, address) in registry::flush(info.dbnum) {
+            for_family!(family, orphan(address));
+        }
+        lines::emptied(info.dbnum);
     }
-    true
-}
-
-unsafe extern "C" fn on_flush(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    data: *mut c_void,
-) {
-    shield(
-        || {
-            if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_START && !data.is_null() {
-                // SAFETY: this event's data is a RedisModuleFlushInfo.
-                let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
-                for (family, address) in registry::flush(db) {
-                    for_family!(family, orphan(address));
-                }
-                lines::emptied(db);
-            }
-        },
-        || (),
-    );
 }
 
 fn orphan<O: Object>(address: usize) {
@@ -160,89 +156,40 @@ fn orphan<O: Object>(address: usize) {
     stats::grew(O::FAMILY, value.memory() as i64 - before as i64);
 }
 
-unsafe extern "C" fn on_swap(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    _: u64,
-    data: *mut c_void,
-) {
-    shield(
-        || {
-            if data.is_null() {
-                return;
-            }
-            // SAFETY: this event's data is a RedisModuleSwapDbInfo.
-            let (one, other) = unsafe {
-                let info = &*data.cast::<raw::RedisModuleSwapDbInfo>();
-                (info.dbnum_first, info.dbnum_second)
-            };
-            registry::swap(one, other);
-            lines::look_again_all(one);
-            lines::look_again_all(other);
-        },
-        || (),
-    );
+fn swapped(info: Option<&raw::RedisModuleSwapDbInfo>) {
+    if let Some(info) = info {
+        let (one, other) = (info.dbnum_first, info.dbnum_second);
+        registry::swap(one, other);
+        lines::look_again_all(one);
+        lines::look_again_all(other);
+    }
 }
 
-unsafe extern "C" fn on_role(
-    ctx: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
-    shield(
-        || {
-            propagate::reconsider();
-            if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
-                clock::raise_fencing();
-            }
-            // SAFETY: the context of a running callback.
-            timer::soon(unsafe { Ctx::new(ctx) });
-        },
-        || (),
-    );
+fn role_changed(ctx: Ctx<'_>, sub: u64) {
+    propagate::reconsider();
+    if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
+        clock::raise_fencing();
+    }
+    timer::soon(ctx);
 }
 
-unsafe extern "C" fn on_load(
-    ctx: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
-    shield(
-        || {
-            propagate::reconsider();
-            if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
-                || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED
-            {
-                clock::raise_fencing();
-                lines::look_again_all(-1);
-                // SAFETY: the context of a running callback.
-                timer::soon(unsafe { Ctx::new(ctx) });
-            }
-        },
-        || (),
-    );
+fn loading(ctx: Ctx<'_>, sub: u64) {
+    propagate::reconsider();
+    if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
+        clock::raise_fencing();
+        lines::look_again_all(-1);
+        timer::soon(ctx);
+    }
 }
 
-unsafe extern "C" fn on_fork(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
+fn child(sub: u64) {
     match sub {
         raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN => propagate::somebody_listens(),
         _ => propagate::reconsider(),
     }
 }
 
-unsafe extern "C" fn on_persistence(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
+fn persistence(sub: u64) {
     match sub {
         raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
             propagate::reconsider();
@@ -251,49 +198,32 @@ unsafe extern "C" fn on_persistence(
     }
 }
 
-unsafe extern "C" fn on_replica(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
+fn replica(sub: u64) {
     match sub {
         raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE => propagate::somebody_listens(),
         _ => propagate::reconsider(),
     }
 }
 
-unsafe extern "C" fn on_cron(
-    ctx: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    _: u64,
-    _: *mut c_void,
-) {
+fn cron(ctx: Ctx<'_>) {
     /// Cron runs between two looks whether anybody still listens; about ten seconds each.
     const LOOKS: u32 = 100;
     /// Cron runs between two looks whether the slots that clients wait for are still ours; about a second each.
     const SLOT_LOOKS: u32 = 10;
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    shield(
-        || {
-            // SAFETY: the context of a running callback.
-            let ctx = unsafe { Ctx::new(ctx) };
-            propagate::tell(ctx);
-            static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
-            let steps = clock::STEPS_BACK.load(Ordering::Relaxed);
-            if STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps && timer::ready(ctx) {
-                timer::stepped_back(ctx);
-            }
-            // Whatever may have come between an entry and its timer: it is found here.
-            registry::arm(ctx);
-            let run = RUNS.fetch_add(1, Ordering::Relaxed);
-            if run % LOOKS == LOOKS - 1 {
-                propagate::reconsider();
-            }
-            if run.is_multiple_of(SLOT_LOOKS) && ctx.flags().cluster() {
-                lines::send_away(ctx);
-            }
-        },
-        || (),
-    );
+    static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
+    propagate::tell(ctx);
+    let steps = clock::STEPS_BACK.load(Ordering::Relaxed);
+    if STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps && timer::ready(ctx) {
+        timer::stepped_back(ctx);
+    }
+    // Whatever may have come between an entry and its timer: it is found here.
+    registry::arm(ctx);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    if run % LOOKS == LOOKS - 1 {
+        propagate::reconsider();
+    }
+    if run.is_multiple_of(SLOT_LOOKS) && ctx.flags().cluster() {
+        lines::send_away(ctx);
+    }
 }

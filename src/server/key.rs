@@ -36,13 +36,12 @@ impl Handle {
         }
         // SAFETY: an open key handle.
         unsafe {
-            if rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
-                return Ok(None);
+            // Of no type of a module: it may be empty.
+            if rm!(RedisModule_ModuleTypeGetType(self.0)) == types::handle(O::FAMILY) {
+                return Ok(Some(rm!(RedisModule_ModuleTypeGetValue(self.0)).cast()));
             }
-            if rm!(RedisModule_ModuleTypeGetType(self.0)) != types::handle(O::FAMILY) {
-                return Err(Error::WRONG_TYPE);
-            }
-            Ok(Some(rm!(RedisModule_ModuleTypeGetValue(self.0)).cast()))
+            let empty = rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
+            if empty { Ok(None) } else { Err(Error::WRONG_TYPE) }
         }
     }
 }
@@ -115,9 +114,20 @@ pub fn any_open() -> bool {
     OPEN.load(Ordering::Relaxed) > 0
 }
 
-/// Counts an open key; on the main thread only.
-fn count_open(change: isize) {
-    OPEN.store(OPEN.load(Ordering::Relaxed).saturating_add_signed(change), Ordering::Relaxed);
+/// One open key, counted until it is dropped. On the main thread only.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        OPEN.store(OPEN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OPEN.store(OPEN.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
 }
 
 /// A key opened for change: the object in it (or a blank one, kept only if it changes), and what was recorded so far.
@@ -126,6 +136,7 @@ pub struct Opened<'a, O: Object> {
     name: RawString,
     argv: &'a [RawString],
     handle: Handle,
+    counted: Option<Counted>,
     value: *mut Value<O>,
     fresh: Option<Box<Value<O>>>,
     journal: Journal,
@@ -171,6 +182,7 @@ impl<'a, O: Object> Opened<'a, O> {
             name,
             argv,
             handle,
+            counted: Some(Counted::new()),
             value,
             fresh: None,
             journal: Journal::new(O::FAMILY, propagate::wanted(ctx)),
@@ -183,7 +195,6 @@ impl<'a, O: Object> Opened<'a, O> {
             reaped: false,
             ended: false,
         };
-        count_open(1);
         opened.count_before();
         Ok(opened)
     }
@@ -327,7 +338,7 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         // From here on other code may run and change the key.
         self.handle.close();
-        count_open(-1);
+        self.counted = None;
         for (ticket, answer) in answers {
             block::answer(O::FAMILY, self.value as usize, ticket, answer);
         }
@@ -509,11 +520,9 @@ impl<'a, O: Object> Opened<'a, O> {
 
 impl<O: Object> Drop for Opened<'_, O> {
     fn drop(&mut self) {
+        // In the middle of a panic nothing more is risked: the guard answers with an error.
         if !std::thread::panicking() {
             self.end();
-        } else if !self.ended {
-            // In the middle of a panic nothing more is risked: the guard answers with an error.
-            count_open(-1);
         }
     }
 }

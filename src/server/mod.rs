@@ -9,6 +9,7 @@ pub mod api;
 pub mod args;
 pub mod block;
 pub mod call;
+pub mod census;
 pub mod chores;
 pub mod clock;
 pub mod command;

@@ -4,9 +4,9 @@ use super::*;
 use crate::engine::bucket::Policy;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
 use crate::engine::bucket::{Limits, MAX_COUNT};
-use crate::engine::codec::Corrupt;
 use crate::engine::leaky_bucket::tests::Naive as Leaky;
 use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::tests::folding::{any_damage, load, snapshot};
 use crate::engine::time::ceil_ms;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -243,19 +243,6 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn snapshot(o: &Gate) -> Vec<u8> {
-    let mut j = Journal::new(Family::Gate, true);
-    o.snapshot(&mut j, &mut |_| {});
-    j.take().into_iter().flat_map(|b| b.head).collect()
-}
-
-fn load(bytes: &[u8]) -> Result<Gate, Corrupt> {
-    let mut o = Gate::blank();
-    apply_batch(&mut o, bytes, &mut std::iter::empty(), &mut Fencing::new())?;
-    o.check()?;
-    Ok(o)
-}
-
 struct Bench {
     now: Micros,
     o: Gate,
@@ -381,7 +368,7 @@ impl Bench {
             }
             Act::Reload => {
                 if self.twin.line.is_empty() && !j.changed() {
-                    self.o = load(&before).unwrap();
+                    self.o = load(&before, &mut Fencing::new()).unwrap();
                 }
             }
         }
@@ -393,7 +380,7 @@ impl Bench {
         let o = &self.o;
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
-        assert_eq!(snapshot(o), snapshot(&load(&snapshot(o)).unwrap()));
+        assert_eq!(snapshot(o), snapshot(&load::<Gate>(&snapshot(o), &mut Fencing::new()).unwrap()));
         assert_eq!(o.waiting(), self.twin.line.len());
         assert_eq!(o.info(now).unwrap().stages.len(), self.twin.stages.len());
     }
@@ -437,26 +424,18 @@ proptest! {
 
     /// Bytes that nobody vouches for: an error or a sound object, never a panic.
     #[test]
-    fn damaged_bytes_do_no_harm(stages in any_stages(), acts in prop::collection::vec(any_act(), 1..8), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_bytes_do_no_harm(stages in any_stages(), acts in prop::collection::vec(any_act(), 1..8), damage in any_damage()) {
         let mut bench = Bench::new();
         bench.play(Act::Set(stages));
         for act in acts {
             bench.play(act);
         }
-        let mut bytes = snapshot(&bench.o);
-        for (at, value) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
-        for bytes in [bytes, shorter] {
-            if let Ok(mut o) = load(&bytes) {
-                let (now, j, f) = (bench.now, &mut Journal::new(Family::Gate, false), &mut Fencing::new());
-                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(1, None, now), snapshot(&o));
-                let _ = (o.pass(1, None, now, f, j), o.pass_or_wait(2, Some(5), 10_000, 1, now, f, j));
-                o.settle(MAX_INSTANT, usize::MAX, j);
-                o.set(&[(b"a", Config::Leaky { limits: Limits::new(MAX_COUNT, 1, 1).unwrap() })], now, j);
-            }
+        for mut o in damage.accepted::<Gate>(snapshot(&bench.o)) {
+            let (now, j, f) = (bench.now, &mut Journal::new(Family::Gate, false), &mut Fencing::new());
+            let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(1, None, now), snapshot(&o));
+            let _ = (o.pass(1, None, now, f, j), o.pass_or_wait(2, Some(5), 10_000, 1, now, f, j));
+            o.settle(MAX_INSTANT, usize::MAX, j);
+            o.set(&[(b"a", Config::Leaky { limits: Limits::new(MAX_COUNT, 1, 1).unwrap() })], now, j);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
-use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,19 +138,6 @@ fn lim((c, t, p): Three) -> Limits {
     Limits::new(c, t, p).unwrap()
 }
 
-fn snapshot(o: &Hot) -> Vec<u8> {
-    let mut j = Journal::new(Family::Hot, true);
-    o.snapshot(&mut j, &mut |_| {});
-    j.take().into_iter().flat_map(|b| b.head).collect()
-}
-
-fn load(bytes: &[u8]) -> Result<Hot, Corrupt> {
-    let mut o = Hot::blank();
-    apply_batch(&mut o, bytes, &mut std::iter::empty(), &mut Fencing::new())?;
-    o.check()?;
-    Ok(o)
-}
-
 struct Bench {
     now: Micros,
     o: Hot,
@@ -198,7 +185,7 @@ impl Bench {
             Act::Peek(s, cost) => assert_eq!(o.peek(s, cost, now).ok(), twin.take(s, cost, false, true, now)),
             Act::Reload => {
                 if o.is_set() && !j.changed() {
-                    *o = load(&before).unwrap();
+                    *o = load(&before, &mut Fencing::new()).unwrap();
                 }
             }
         }
@@ -210,7 +197,7 @@ impl Bench {
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
         assert_eq!(o.lifetime(now) == Lifetime::Gone, twin.rule.is_none());
         if let Some(info) = o.info(now) {
-            assert_eq!(snapshot(o), snapshot(&load(&snapshot(o)).unwrap()));
+            assert_eq!(snapshot(o), snapshot(&load::<Hot>(&snapshot(o), &mut Fencing::new()).unwrap()));
             let live = twin.subjects.values().filter(|b| !b.full(now)).count();
             assert_eq!(
                 (info.subjects, info.exceptions, info.forgotten),
@@ -236,27 +223,19 @@ proptest! {
 
     /// Bytes that nobody vouches for: an error or a sound object, never a panic.
     #[test]
-    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), damage in any_damage()) {
         let mut bench = Bench::new();
         bench.play(Act::Set((10, 1, 1000), 4));
         for act in acts {
             bench.play(act);
         }
-        let mut bytes = snapshot(&bench.o);
-        for (at, value) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
-        for bytes in [bytes, shorter] {
-            if let Ok(mut o) = load(&bytes) {
-                let (now, j) = (bench.now, &mut Journal::new(Family::Hot, false));
-                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(b"u1", 1, now), snapshot(&o));
-                let _ = (o.take(b"new", 1, true, now, j), o.except(b"u1", lim((1, 1, 1)), now, j));
-                o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, j);
-                o.set(lim((1_000_000_000_000, 1, 31_622_400_000)), 1, now, j);
-                let _ = o.except_no_more(b"u1", now, j);
-            }
+        for mut o in damage.accepted::<Hot>(snapshot(&bench.o)) {
+            let (now, j) = (bench.now, &mut Journal::new(Family::Hot, false));
+            let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(b"u1", 1, now), snapshot(&o));
+            let _ = (o.take(b"new", 1, true, now, j), o.except(b"u1", lim((1, 1, 1)), now, j));
+            o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, j);
+            o.set(lim((1_000_000_000_000, 1, 31_622_400_000)), 1, now, j);
+            let _ = o.except_no_more(b"u1", now, j);
         }
     }
 

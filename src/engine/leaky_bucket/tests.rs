@@ -3,9 +3,9 @@
 use super::*;
 use crate::engine::bucket::MAX_COUNT;
 use crate::engine::bucket::tests::*;
-use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
 
 const T0: Micros = 1_900_000_000_000_000;
@@ -197,19 +197,6 @@ fn six_of(answer: Answer) -> [i64; 6] {
     six
 }
 
-fn snapshot(o: &LeakyBucket) -> Vec<u8> {
-    let mut j = Journal::new(Family::LeakyBucket, true);
-    o.snapshot(&mut j, &mut |_| {});
-    j.take().into_iter().flat_map(|b| b.head).collect()
-}
-
-fn load(bytes: &[u8]) -> Result<LeakyBucket, Corrupt> {
-    let mut o = LeakyBucket::blank();
-    apply_batch(&mut o, bytes, &mut std::iter::empty(), &mut Fencing::new())?;
-    o.check()?;
-    Ok(o)
-}
-
 struct Bench {
     now: Micros,
     o: LeakyBucket,
@@ -314,7 +301,7 @@ impl Bench {
         let bucket = o.bucket().unwrap();
         let inside = whole(bucket.inside()) / whole(bucket.limits().unit());
         assert_eq!(inside, twin.b.as_ref().unwrap().inside.clone());
-        assert_eq!(snapshot(&load(&snapshot(o)).unwrap()), snapshot(o));
+        assert_eq!(snapshot(&load::<LeakyBucket>(&snapshot(o), &mut Fencing::new()).unwrap()), snapshot(o));
     }
 }
 
@@ -349,26 +336,18 @@ proptest! {
 
     /// Bytes that nobody vouches for: an error or a sound object, never a panic.
     #[test]
-    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..8), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..8), damage in any_damage()) {
         let mut bench = Bench::new();
         bench.play(Act::Set((10, 7, 30_000)));
         for act in acts {
             bench.play(act);
         }
-        let mut bytes = snapshot(&bench.o);
-        for (at, value) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
-        for bytes in [bytes, shorter] {
-            if let Ok(mut o) = load(&bytes) {
-                let (now, mut j) = (bench.now, Journal::new(Family::LeakyBucket, false));
-                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, None, now), snapshot(&o));
-                let _ = o.take(lim(Some((5, 5, 5000))), 2, Some(0), now, &mut j);
-                o.set(lim(Some((MAX_COUNT, 1, 31_622_400_000))).unwrap(), now, &mut j);
-                let _ = (o.take(None, MAX_COUNT, None, now, &mut j), o.refund(5, now, &mut j));
-            }
+        for mut o in damage.accepted::<LeakyBucket>(snapshot(&bench.o)) {
+            let (now, mut j) = (bench.now, Journal::new(Family::LeakyBucket, false));
+            let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, None, now), snapshot(&o));
+            let _ = o.take(lim(Some((5, 5, 5000))), 2, Some(0), now, &mut j);
+            o.set(lim(Some((MAX_COUNT, 1, 31_622_400_000))).unwrap(), now, &mut j);
+            let _ = (o.take(None, MAX_COUNT, None, now, &mut j), o.refund(5, now, &mut j));
         }
     }
 }

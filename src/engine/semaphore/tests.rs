@@ -1,8 +1,8 @@
 //! The semaphore against a naive twin; every history is also folded through its carried effects.
 
 use super::*;
-use crate::engine::codec::Corrupt;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -152,19 +152,6 @@ fn any_act() -> impl Strategy<Value = Act> {
         1 => (0..4usize).prop_map(Act::Leave),
         1 => Just(Act::Reload),
     ]
-}
-
-fn snapshot(o: &Semaphore) -> Vec<u8> {
-    let mut j = Journal::new(Family::Semaphore, true);
-    o.snapshot(&mut j, &mut |_| {});
-    j.take().into_iter().flat_map(|b| b.head).collect()
-}
-
-fn load(bytes: &[u8], fencing: &mut Fencing) -> Result<Semaphore, Corrupt> {
-    let mut o = Semaphore::blank();
-    apply_batch(&mut o, bytes, &mut std::iter::empty(), fencing)?;
-    o.check()?;
-    Ok(o)
 }
 
 struct Bench {
@@ -319,7 +306,7 @@ impl Bench {
             assert_eq!((info.held, info.waiting), (twin.used(), twin.line.len() as i64));
             assert_eq!((info.granted, info.refused, info.timed_out), twin.counts);
             let mut fencing = Fencing::new();
-            assert_eq!(snapshot(&load(&snapshot(o), &mut fencing).unwrap()), snapshot(o));
+            assert_eq!(snapshot(&load::<Semaphore>(&snapshot(o), &mut fencing).unwrap()), snapshot(o));
             assert_eq!(fencing.last(), twin.last, "also when its lease is over");
         } else {
             assert_eq!(o.waiting(), 0, "nobody waits on what is gone");
@@ -359,27 +346,19 @@ proptest! {
 
     /// Bytes that nobody vouches for: an error or a sound object, never a panic.
     #[test]
-    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), damage in any_damage()) {
         let mut bench = Bench::new();
         bench.play(Act::Set(3, 5000));
         for act in acts {
             bench.play(act);
         }
-        let mut bytes = snapshot(&bench.o);
-        for (at, value) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
-        for bytes in [bytes, shorter] {
-            if let Ok(mut o) = load(&bytes, &mut Fencing::new()) {
-                let (now, mut j, mut f) = (bench.now, Journal::new(Family::Semaphore, false), Fencing::new());
-                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
-                let ask = Ask { limit: Some(2), count: 1, lease_ms: None, owner: b"" };
-                let _ = o.acquire_or_wait(ask, 10, 1, now, &mut f, &mut j);
-                o.settle(MAX_INSTANT, usize::MAX, &mut j);
-                o.set(1, 1, now, &mut j);
-            }
+        for mut o in damage.accepted::<Semaphore>(snapshot(&bench.o)) {
+            let (now, mut j, mut f) = (bench.now, Journal::new(Family::Semaphore, false), Fencing::new());
+            let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
+            let ask = Ask { limit: Some(2), count: 1, lease_ms: None, owner: b"" };
+            let _ = o.acquire_or_wait(ask, 10, 1, now, &mut f, &mut j);
+            o.settle(MAX_INSTANT, usize::MAX, &mut j);
+            o.set(1, 1, now, &mut j);
         }
     }
 }

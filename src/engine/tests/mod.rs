@@ -1,3 +1,4 @@
-//! Tests of what the families have in common.
+//! Tests of what the families have in common, and what their tests share.
 
+pub mod folding;
 mod golden;

@@ -5,9 +5,10 @@ mod twin;
 
 use super::*;
 use crate::engine::bucket::tests::*;
-use crate::engine::codec::{Corrupt, FORMAT};
+use crate::engine::codec::FORMAT;
 use crate::engine::fencing::Fencing;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::tests::folding::{any_damage, load, snapshot};
 use crate::engine::time::{MS, ceil_ms};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -64,19 +65,6 @@ fn lim(l: Option<Three>) -> Option<Limits> {
 fn six_of(answer: Answer) -> [i64; 6] {
     let Answer::Six(six) = answer else { panic!("another family's answer") };
     six
-}
-
-fn snapshot(o: &TokenBucket) -> Vec<u8> {
-    let mut j = Journal::new(Family::TokenBucket, true);
-    o.snapshot(&mut j, &mut |_| {});
-    j.take().into_iter().flat_map(|b| b.head).collect()
-}
-
-fn load(bytes: &[u8], fencing: &mut Fencing) -> Result<TokenBucket, Corrupt> {
-    let mut o = TokenBucket::blank();
-    apply_batch(&mut o, bytes, &mut std::iter::empty(), fencing)?;
-    o.check()?;
-    Ok(o)
 }
 
 /// Both sides, and a third that is only told of effects.
@@ -214,7 +202,7 @@ impl Bench {
         }
         if !snapshot(o).is_empty() {
             let mut fencing = Fencing::new();
-            let again = load(&snapshot(o), &mut fencing).unwrap();
+            let again = load::<TokenBucket>(&snapshot(o), &mut fencing).unwrap();
             assert_eq!(snapshot(&again), snapshot(o));
             assert_eq!(fencing.last(), twin.holds.keys().max().copied().unwrap_or(0));
         }
@@ -287,7 +275,7 @@ proptest! {
 
     /// Bytes that nobody vouches for: an error or a sound object, never a panic.
     #[test]
-    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_bytes_do_no_harm(acts in prop::collection::vec(any_act(), 1..12), damage in any_damage()) {
         let mut bench = Bench::new();
         for act in acts {
             bench.play(act);
@@ -296,21 +284,14 @@ proptest! {
         if bytes.is_empty() {
             bytes = vec![FORMAT, Family::TokenBucket as u8, 7];
         }
-        for (at, value) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        let shorter = bytes[..cut.index(bytes.len() + 1)].to_vec();
-        for bytes in [bytes, shorter] {
-            if let Ok(mut o) = load(&bytes, &mut Fencing::new()) {
-                let mut j = Journal::new(Family::TokenBucket, false);
-                let now = bench.now;
-                let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
-                let _ = o.take(lim(Some((5, 5, 5000))), 2, Mode::Force, now, &mut j);
-                o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, &mut j);
-                o.set(lim(Some((crate::engine::bucket::MAX_COUNT, 1, 1))).unwrap(), 77, Policy::Scale, now, &mut j);
-                let _ = o.refund(5, now, &mut j);
-            }
+        for mut o in damage.accepted::<TokenBucket>(bytes) {
+            let mut j = Journal::new(Family::TokenBucket, false);
+            let now = bench.now;
+            let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
+            let _ = o.take(lim(Some((5, 5, 5000))), 2, Mode::Force, now, &mut j);
+            o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, &mut j);
+            o.set(lim(Some((crate::engine::bucket::MAX_COUNT, 1, 1))).unwrap(), 77, Policy::Scale, now, &mut j);
+            let _ = o.refund(5, now, &mut j);
         }
     }
 }
