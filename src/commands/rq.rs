@@ -105,7 +105,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let claim = options::claim(&mut args, false)?;
-    lines::come_first(call.context(), std::iter::once(call.arg(1)));
+    call.comes_after_waiters(1..2);
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
     if key.existing().is_some() {
@@ -135,7 +135,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     for i in first..first + n {
         call.read::<Queue, _>(i, |_| ())?;
     }
-    lines::come_first(call.context(), (first..first + n).map(|i| call.arg(i)));
+    call.comes_after_waiters(first..first + n);
     for i in first..first + n {
         let mut key = call.write::<Queue>(i)?;
         let now = key.now();
@@ -170,7 +170,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let claim = options::claim(&mut args, true)?;
     let receipts = claim.receipts.as_deref().unwrap_or_default();
-    lines::come_first(call.context(), std::iter::once(call.arg(1)));
+    call.comes_after_waiters(1..2);
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
     let mut acks = vec![Receipted::Gone as i64; receipts.len()];

@@ -6,17 +6,19 @@ use super::error::Error;
 use super::guard::shield;
 use super::key::{self, Opened};
 use super::reply::Reply;
-use super::{chores, clock, timer};
+use super::{chores, clock, lines, timer};
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::ops::Range;
 
 pub struct Call<'a> {
     ctx: Ctx<'a>,
     argv: &'a [RawString],
-    now: Micros,
+    now: Cell<Micros>,
 }
 
 impl<'a> Call<'a> {
@@ -42,7 +44,7 @@ impl<'a> Call<'a> {
 
     /// The instant of the command: the same for all it does.
     pub fn now(&self) -> Micros {
-        self.now
+        self.now.get()
     }
 
     /// Whether the client's reply may be held: not inside a transaction or script.
@@ -53,7 +55,15 @@ impl<'a> Call<'a> {
     /// The key whose name is the argument at `index`, for change. What is due on it has been applied.
     pub fn write<O: Object>(&self, index: usize) -> Result<Opened<'a, O>, Error> {
         // SAFETY: the server keeps the arguments alive while the command runs.
-        unsafe { Opened::new(self.ctx, self.name(index)?, self.argv, self.now) }
+        unsafe { Opened::new(self.ctx, self.name(index)?, self.argv, self.now()) }
+    }
+
+    /// This command would claim from queues: who waits at the keys whose names are these arguments is served before it, and its own instant comes after
+    /// that, so that no clock seems to step back.
+    pub fn comes_after_waiters(&self, keys: Range<usize>) {
+        if lines::serve_first(self.ctx, keys.map(|i| self.arg(i))) {
+            self.now.set(clock::now());
+        }
     }
 
     /// Decides on the object in the key whose name is the argument at `index` (a blank one if there is no key), and does all that follows from it.
@@ -107,8 +117,8 @@ impl<'a> Call<'a> {
     /// Reads the object in the first key, or a blank one, as of now.
     pub fn look<O: Object, R>(&self, f: impl FnOnce(&O, Micros) -> R) -> Result<R, Error> {
         self.read::<O, _>(1, |object| match object {
-            Some(object) => f(object, self.now),
-            None => f(&O::blank(), self.now),
+            Some(object) => f(object, self.now()),
+            None => f(&O::blank(), self.now()),
         })
     }
 
@@ -118,7 +128,9 @@ impl<'a> Call<'a> {
         let name = self.name(index)?;
         // SAFETY: as in `write`.
         let due = unsafe {
-            key::read::<O, _>(self.ctx, name, |o| o.and_then(O::next_event).is_some_and(|at| at <= self.now))?
+            key::read::<O, _>(self.ctx, name, |o| {
+                o.and_then(O::next_event).is_some_and(|at| at <= self.now())
+            })?
         };
         if due && timer::ready(self.ctx) {
             self.write::<O>(index)?.finish();
@@ -208,7 +220,7 @@ where
     shield(
         || {
             do_chores(ctx);
-            let call = Call { ctx, argv, now: clock::now() };
+            let call = Call { ctx, argv, now: Cell::new(clock::now()) };
             if let Err(error) = handler(&call) {
                 call.reply().error(&error);
             }

@@ -277,17 +277,19 @@ pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
     serve_for(ctx, key, config::tick_budget_us());
 }
 
-/// A newcomer would claim from the keys: whoever waits there is served before, with all that there is.
-pub fn come_first<'k>(ctx: Ctx<'_>, keys: impl Iterator<Item = &'k [u8]>) {
+/// A newcomer would claim from the keys: whoever waits there is served before, with all that there is. True if somebody waits.
+pub fn serve_first<'k>(ctx: Ctx<'_>, keys: impl Iterator<Item = &'k [u8]>) -> bool {
     if nobody() || ctx.flags().atomic() {
-        return;
+        return false;
     }
-    let db = ctx.db();
+    let (db, mut any) = (ctx.db(), false);
     for key in keys {
         if LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
             serve_for(ctx, key, Micros::MAX);
+            any = true;
         }
     }
+    any
 }
 
 fn serve_for(ctx: Ctx<'_>, key: &[u8], budget: Micros) {
