@@ -49,11 +49,12 @@ pub fn pending() -> bool {
     PENDING.with(|p| !p.is_empty())
 }
 
-/// Does some chores, for about a tick of the timer; true when more are left.
+/// Does some chores, at least one, for about a tick of the timer; true when more are left.
 pub fn run(ctx: Ctx<'_>) -> bool {
     let begin = clock::wall();
-    for _ in 0..MOST {
-        if any_open() || clock::wall().saturating_sub(begin) >= config::tick_budget_us() {
+    for done in 0..MOST {
+        let over = || done > 0 && clock::wall().saturating_sub(begin) >= config::tick_budget_us();
+        if any_open() || over() {
             break;
         }
         let Some(chore) = PENDING.with(VecDeque::pop_front) else { return false };
