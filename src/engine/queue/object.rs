@@ -116,6 +116,7 @@ impl Object for Queue {
     }
 
     fn duplicate(&self) -> Self {
-        Self { rejected: 0, loading: None, ..self.clone() }
+        // A copy has the past of its original, in all its totals.
+        Self { loading: None, ..self.clone() }
     }
 }
