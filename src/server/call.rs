@@ -72,12 +72,7 @@ impl<'a> Call<'a> {
         index: usize,
         decide: impl FnOnce(&mut O, Micros, &mut Journal) -> R,
     ) -> Result<R, Error> {
-        let mut key = self.write::<O>(index)?;
-        let now = key.now();
-        let (object, journal) = key.parts();
-        let decided = decide(object, now, journal);
-        key.finish();
-        Ok(decided)
+        Ok(self.write::<O>(index)?.decide(decide))
     }
 
     /// The same if there is a key; None: there is none, and nothing is done.
@@ -86,15 +81,8 @@ impl<'a> Call<'a> {
         index: usize,
         decide: impl FnOnce(&mut O, Micros, &mut Journal) -> R,
     ) -> Result<Option<R>, Error> {
-        let mut key = self.write::<O>(index)?;
-        if key.existing().is_none() {
-            return Ok(None);
-        }
-        let now = key.now();
-        let (object, journal) = key.parts();
-        let decided = decide(object, now, journal);
-        key.finish();
-        Ok(Some(decided))
+        let key = self.write::<O>(index)?;
+        Ok(if key.existing().is_some() { Some(key.decide(decide)) } else { None })
     }
 
     /// A command that configures the first key: it loses its TTL, `event` is emitted if anything changed, and the reply is OK.
@@ -104,12 +92,9 @@ impl<'a> Call<'a> {
         decide: impl FnOnce(&mut O, Micros, &mut Journal),
     ) -> Result<(), Error> {
         let mut key = self.write::<O>(1)?;
-        let now = key.now();
-        let (object, journal) = key.parts();
-        decide(object, now, journal);
         key.persist();
         key.notify(event);
-        key.finish();
+        key.decide(decide);
         self.reply().ok();
         Ok(())
     }

@@ -13,8 +13,10 @@ use super::main_thread::MainThread;
 use super::registry::{self, Place};
 use super::types::for_family;
 use super::{block, clock, config, lines, timer};
+use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Object};
 use crate::engine::queue::{Queue, Receipt};
+use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
 use std::collections::VecDeque;
 
@@ -90,15 +92,23 @@ pub fn depart(ctx: Ctx<'_>, address: usize, ticket: Ticket) {
     }
 }
 
-fn depart_from<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, ticket: Ticket) {
+/// Acts on the object at `address`, if it is the one in the key at `place`.
+fn act_on<O: Object>(
+    ctx: Ctx<'_>,
+    place: &Place,
+    address: usize,
+    act: impl FnOnce(&mut O, Micros, &mut Journal),
+) {
     let name = OwnedString::new(&place.key);
-    let Ok(mut opened) = Opened::<O>::named(ctx, &name) else { return };
-    if opened.address() == address {
-        let now = opened.now();
-        let (object, journal) = opened.parts();
-        object.depart(ticket, now, journal);
+    if let Ok(key) = Opened::<O>::named(ctx, &name)
+        && key.address() == address
+    {
+        key.decide(act);
     }
-    opened.finish();
+}
+
+fn depart_from<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, ticket: Ticket) {
+    act_on(ctx, place, address, |object: &mut O, now, journal| object.depart(ticket, now, journal));
 }
 
 fn bound<O: Object>(ctx: Ctx<'_>, place: &Place) {
@@ -110,23 +120,9 @@ fn bound<O: Object>(ctx: Ctx<'_>, place: &Place) {
 }
 
 fn undo<O: Object>(ctx: Ctx<'_>, place: &Place, address: usize, answer: &Answer) {
-    let name = OwnedString::new(&place.key);
-    let Ok(mut opened) = Opened::<O>::named(ctx, &name) else { return };
-    if opened.address() == address {
-        let now = opened.now();
-        let (object, journal) = opened.parts();
-        object.undo(answer, now, journal);
-    }
-    opened.finish();
+    act_on(ctx, place, address, |object: &mut O, now, journal| object.undo(answer, now, journal));
 }
 
 fn give_back(ctx: Ctx<'_>, place: &Place, address: usize, receipts: &[Receipt]) {
-    let name = OwnedString::new(&place.key);
-    let Ok(mut opened) = Opened::<Queue>::named(ctx, &name) else { return };
-    if opened.address() == address {
-        let now = opened.now();
-        let (queue, journal) = opened.parts();
-        queue.give_back(now, receipts, journal);
-    }
-    opened.finish();
+    act_on(ctx, place, address, |queue: &mut Queue, now, journal| queue.give_back(now, receipts, journal));
 }

@@ -214,7 +214,7 @@ fn cron(ctx: Ctx<'_>) {
     static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
     propagate::tell(ctx);
     let steps = clock::STEPS_BACK.load(Ordering::Relaxed);
-    if STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps && timer::ready(ctx) {
+    if timer::ready(ctx) && STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps {
         timer::stepped_back(ctx);
     }
     // Whatever may have come between an entry and its timer: it is found here.

@@ -244,6 +244,15 @@ impl<'a, O: Object> Opened<'a, O> {
         (unsafe { &mut (*self.value).object }, &mut self.journal)
     }
 
+    /// Decides on the object and ends the work on the key.
+    pub fn decide<R>(mut self, decide: impl FnOnce(&mut O, Micros, &mut Journal) -> R) -> R {
+        let now = self.now;
+        let (object, journal) = self.parts();
+        let decided = decide(object, now, journal);
+        self.finish();
+        decided
+    }
+
     fn memory(&self) -> usize {
         // SAFETY: as in `existing`.
         if self.value.is_null() { 0 } else { unsafe { (*self.value).memory() } }
