@@ -51,7 +51,7 @@ servers: ## Fetch the engines that the tests run on into .servers/
 
 torture: servers build ## Run the random tests for long, with more seeds (SLUICE_SEED=n begins elsewhere)
 	PROPTEST_CASES=5000 cargo test --lib
-	SLUICE_TORTURE=1 cargo test --test drivers -- --nocapture
+	SLUICE_TORTURE=1 cargo test --test all drivers:: -- --nocapture
 
 clean: ## Remove what was built and fetched (not what a server stored)
 	cargo clean

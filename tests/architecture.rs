@@ -1,11 +1,7 @@
 //! Holds the rules of the source tree that the compiler does not: which way dependencies point, where `unsafe` may be, that
 //! nothing is unwrapped, that files stay readable, and that what a user can call is documented.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{Server, engines, registered_commands};
+use crate::common::{Server, engines, registered_commands};
 use std::path::{Path, PathBuf};
 
 /// A file of at most so many lines, its tests not counted, can be read in one go.

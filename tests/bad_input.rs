@@ -2,12 +2,8 @@
 //! range, unknown, repeated and unfinished options, any bytes as keys, ids and payloads, forged receipts, and words at random. The
 //! answer is an error that names the argument, nothing is changed, and the server goes on.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::Reply;
-use common::stage::{Stage, numbers, on_stage, payloads, receipt};
+use crate::common::Reply;
+use crate::common::stage::{Stage, numbers, on_stage, payloads, receipt};
 
 /// What a valid call of a command looks like: its required words, and the options that may follow. A placeholder is a number, by the name
 /// that its error gives it (`+` is a space) and its bounds: `{cost}` counts from 1, `{period:D}` lasts from 1 ms, `{priority:0:255}`.

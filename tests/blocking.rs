@@ -2,13 +2,9 @@
 //! turn (SPEC 1.13), and all that can happen to a client or a key meanwhile. The first half follows the checklist of Redis's own tests of
 //! module commands that block on keys.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::stage::wall;
-use common::stage::{Client, Stage, numbers, on_stage, on_stage_with, payloads, receipt, words};
-use common::{Reply, Server, eventually, on_every_engine, say};
+use crate::common::stage::wall;
+use crate::common::stage::{Client, Stage, numbers, on_stage, on_stage_with, payloads, receipt, words};
+use crate::common::{Reply, Server, eventually, on_every_engine, say};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

@@ -12,11 +12,9 @@
 //! A case is followed as far as its first command that the module does not have yet, and then counted as skipped. Which
 //! commands have to be there says `common/contract.rs`, so nothing is skipped by accident.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{RawConnection, Reply, Server, T0, assert_required, on_every_engine, registered_commands, say};
+use crate::common::{
+    RawConnection, Reply, Server, T0, assert_required, on_every_engine, registered_commands, say,
+};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -1,11 +1,7 @@
 //! Three masters of a cluster: commands over several slots, and a slot that moves from one node to another while leases run and clients wait.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::stage::{Events, Stage, numbers, payloads, receipt};
-use common::{Engine, Reply, Server, free_port, on_every_engine, within};
+use crate::common::stage::{Events, Stage, numbers, payloads, receipt};
+use crate::common::{Engine, Reply, Server, free_port, on_every_engine, within};
 use std::time::{Duration, Instant};
 
 const SLOTS: u16 = 16_384;

@@ -1,12 +1,10 @@
 //! Bytes that nobody vouches for: damaged `RESTORE` payloads and forged `SLUICE.APPLY` effects. The server lives, another key is never touched, and what is
 //! accepted works as any key does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::workload::{Rng, Words, Workload, assert_no_panic, assert_same, held, keys, shown, torture};
-use common::{
+use crate::common::workload::{
+    Rng, Words, Workload, assert_no_panic, assert_same, held, keys, shown, torture,
+};
+use crate::common::{
     Engine, RawConnection, Reply, Server, T0, call, digest, error, eventually, info, int, on_every_engine,
     registered_commands, say, set_clock, text,
 };
@@ -260,7 +258,7 @@ fn damaged_payloads_are_refused_or_give_a_key_that_works() {
 }
 
 fn digest_of(c: &mut redis::Connection, key: &str) -> String {
-    text(common::array(call!(c, "DEBUG", "DIGEST-VALUE", key)).remove(0))
+    text(crate::common::array(call!(c, "DEBUG", "DIGEST-VALUE", key)).remove(0))
 }
 
 /// Restores a damaged payload; whether it was accepted. Uses the key and lets time pass over it, then deletes it.

@@ -25,18 +25,15 @@
 //!
 //! The blocks marked `python` in docs/recipes.md are run by docs/recipes.py, each with a scene of its own.
 //!
-//! `SLUICE_DOCS=write cargo test --test docs` writes the replies of the first engine into the pages, for examples that are new:
+//! `SLUICE_DOCS=write cargo test --test all docs` writes the replies of the first engine into the pages, for examples that are new:
 //! read what it wrote. Replies with `…` are left as they are.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-#[path = "docs/pages.rs"]
 mod pages;
-#[path = "docs/session.rs"]
 mod session;
 
-use common::{Server, T0, array, call, engines, info, map, on_every_engine, registered_commands, say, text};
+use crate::common::{
+    Server, T0, array, call, engines, info, map, on_every_engine, registered_commands, say, text,
+};
 use pages::{Page, Section, headings, pages, upper_case_words};
 use redis::Value;
 use session::{Block, Step};

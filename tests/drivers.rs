@@ -5,11 +5,7 @@
 //! Models and drivers are those of `../shared/oracle` (or of the folder in `SLUICE_ORACLE`), run by the scripts in `drivers/`,
 //! which correct them where they are at odds with the contract; without that folder the tests say so and do nothing. Seeds are fixed; `SLUICE_SEED` gives others. `SLUICE_TORTURE=1` plays many more rounds.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{
+use crate::common::{
     Engine, Server, TempDir, assert_required, free_port, kill_with_parent, on_every_engine,
     registered_commands, say, within,
 };

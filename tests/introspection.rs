@@ -1,12 +1,8 @@
 //! What the server tells of the module: its commands with arity, flags, keys, categories and docs; INFO, settings, load options; and what
 //! ACL rules make of it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::stage::{Stage, on_stage};
-use common::{
+use crate::common::stage::{Stage, on_stage};
+use crate::common::{
     Engine, Server, array, call, error, info, int, map, on_every_engine, registered_commands, text, try_call,
 };
 use redis::{Connection, Value};
@@ -182,7 +178,7 @@ fn the_keys_of_a_command_can_be_asked_for() {
             let mut command = redis::cmd("COMMAND");
             command.arg("GETKEYS");
             command.arg(line.split(' ').collect::<Vec<_>>());
-            use common::Talk as _;
+            use crate::common::Talk as _;
             let told: Vec<String> = array(c.run(&command)).into_iter().map(text).collect();
             assert_eq!(told.join(" "), keys, "{line}");
         }
@@ -194,7 +190,7 @@ fn the_keys_of_a_command_can_be_asked_for() {
                 let count = usize::try_from(arity.abs() - 1).unwrap();
                 let mut command = redis::cmd("COMMAND");
                 command.arg("GETKEYS").arg(*name).arg(&words[..count]);
-                use common::Talk as _;
+                use crate::common::Talk as _;
                 assert_eq!(array(c.run(&command)).into_iter().map(text).collect::<Vec<_>>(), ["k"], "{name}");
             }
         }
@@ -274,7 +270,7 @@ fn user(server: &Server, rules: &[&str]) -> Connection {
     let mut admin = server.connect();
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg("worker").arg("reset").arg("on").arg("nopass").arg(rules);
-    use common::Talk as _;
+    use crate::common::Talk as _;
     admin.run(&command);
     let mut c = server.connect();
     call!(c, "AUTH", "worker", "any");
@@ -308,7 +304,7 @@ fn a_user_of_some_keys_is_refused_the_others() {
             let mut words = line.split(' ');
             let mut command = redis::cmd(words.next().unwrap());
             command.arg(words.collect::<Vec<_>>());
-            use common::Talk as _;
+            use crate::common::Talk as _;
             let refusal = c.run_to_error(&command);
             assert!(refusal.starts_with("NOPERM"), "{line}: {refusal}");
         }
@@ -530,7 +526,7 @@ fn the_module_can_be_loaded_into_a_running_server_once_and_not_unloaded() {
         let mut server = Server::builder(engine).without_module().start();
         let mut c = server.connect();
         assert!(error!(c, "TB.TAKE", "k", 1, 1, 1).starts_with("ERR unknown command"));
-        let path = common::module_path().to_str().expect("a path of text");
+        let path = crate::common::module_path().to_str().expect("a path of text");
         assert!(try_call!(c, "MODULE", "LOAD", path, "no-such", "yes").is_err());
         call!(c, "MODULE", "LOAD", path, "debug-clock", "yes");
         call!(c, "TB.TAKE", "k", 1, 1, 600_000);

@@ -1,12 +1,8 @@
 //! A key of ours as a key of the server: TYPE, OBJECT, SCAN, EXPIRE, COPY, DUMP, WATCH, keyspace events, how long it lives, and what happens
 //! when memory is short.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::Reply;
-use common::stage::{Events, Stage, numbers, on_stage, on_stage_with, receipt, wall};
+use crate::common::Reply;
+use crate::common::stage::{Events, Stage, numbers, on_stage, on_stage_with, receipt, wall};
 
 /// A key of every family, by its type name.
 const FAMILIES: &[(&str, &str, &str)] = &[
@@ -114,7 +110,7 @@ fn a_queue_stays_until_del_and_takes_an_expire_of_the_user() {
         s.run("PERSIST q");
         assert_eq!(s.int("TTL q"), -1);
         s.run("PEXPIRE q 1");
-        common::eventually("the queue to be gone", || s.int("EXISTS q") == 0);
+        crate::common::eventually("the queue to be gone", || s.int("EXISTS q") == 0);
         assert_eq!(s.shown("RQ.INFO q"), "nil");
     });
 }
@@ -254,7 +250,7 @@ fn only_a_call_that_changed_something_dirties_watch() {
                 client.send(&word);
                 client.told();
             }
-            let reply = s.bytes(&common::stage::words(line));
+            let reply = s.bytes(&crate::common::stage::words(line));
             client.send("EXEC");
             (client.told() != Reply::Nil, reply)
         };
@@ -312,7 +308,7 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
         s.run("SLUICE.CLOCK SET 1900000000000");
         let mut events = Events::listen(s, "*");
         let mut told = |s: &mut Stage, line: &str| {
-            let reply = s.bytes(&common::stage::words(line));
+            let reply = s.bytes(&crate::common::stage::words(line));
             assert!(!matches!(&reply, Reply::Error(e) if !e.starts_with("QFULL")), "{line}: {reply}");
             let mut heard = Vec::new();
             // The event of a command of ours comes before its end: a mark behind it is heard after.

@@ -3,15 +3,11 @@
 //! Two servers that play the same load by the frozen clock hold the same, byte for byte. So a server that stored and loaded in the middle of a load is
 //! compared with one that did not, also in all it answers afterwards.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::workload::{
+use crate::common::workload::{
     Load, Workload, assert_no_panic, assert_same, held, hold_still, keys, rounds, seen, shown,
     without_numbers,
 };
-use common::{
+use crate::common::{
     Builder, Engine, RawConnection, Reply, Server, T0, advance_clock, array, call, digest, error, eventually,
     info, int, ints, map, on_every_engine, say, set_clock, text, within,
 };
@@ -754,7 +750,7 @@ fn prepare_refusals(c: &mut Connection) {
     call!(c, "RQ.PAUSE", "paused");
     call!(c, "RQ.PUSH", "follow", "p", "ID", "a", "DEDUP", 1_000_000);
     call!(c, "RQ.DEL", "follow", "b");
-    if common::registered_commands(c).iter().any(|n| n == "sem.acquire") {
+    if crate::common::registered_commands(c).iter().any(|n| n == "sem.acquire") {
         call!(c, "SEM.ACQUIRE", "sem", 2, "COUNT", 2, "LEASE", 1_000_000);
     }
 }
@@ -785,7 +781,7 @@ fn calls_that_do_nothing(c: &mut Connection) -> Vec<Vec<u8>> {
     .map(|l| l.trim().to_owned())
     .filter(|l| !l.is_empty())
     .collect();
-    if common::registered_commands(c).iter().any(|n| n == "sem.acquire") {
+    if crate::common::registered_commands(c).iter().any(|n| n == "sem.acquire") {
         lines.extend(
             "SEM.ACQUIRE sem|SEM.ACQUIRE sem 5 COUNT 6|SEM.ACQUIRE missing 1 COUNT 2|SEM.RELEASE sem 7|SEM.RELEASE missing 7|SEM.RENEW sem 500 7|SEM.PEEK sem|SEM.INFO sem"
                 .split('|')
@@ -821,11 +817,11 @@ fn memory_usage_grows_with_the_content_and_goes_with_it() {
         // In flight and dead they still count; acked they do not.
         let claimed = array(call!(c, "RQ.CLAIM", "q", "COUNT", 1000, "LEASE", 60_000));
         assert!(usage(&mut c, "q") >= last);
-        let mut nack = common::command!("RQ.ACK", "q");
+        let mut nack = crate::common::command!("RQ.ACK", "q");
         for message in claimed {
             nack.arg(text(array(message)[1].clone()));
         }
-        use common::Talk as _;
+        use crate::common::Talk as _;
         c.run(&nack);
         assert!(usage(&mut c, "q") < last / 2, "{} of {last} bytes after 1000 acks", usage(&mut c, "q"));
         call!(c, "TB.TAKE", "t", 10, 1, 60_000);
@@ -900,7 +896,7 @@ fn active_defrag_moves_queues_and_breaks_nothing() {
     on_every_engine(|engine| {
         let server = Server::start(engine);
         let mut c = server.connect();
-        if let Err(why) = common::try_call!(c, "CONFIG", "SET", "activedefrag", "yes") {
+        if let Err(why) = crate::common::try_call!(c, "CONFIG", "SET", "activedefrag", "yes") {
             say(&format!("active defrag not tested on {engine}: {why}"));
             return;
         }

@@ -1,11 +1,7 @@
 //! A replica holds what its master holds, however and whenever it came, and does nothing by itself until it is promoted.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::workload::{Load, Workload, assert_no_panic, assert_same, held, hold_still, rounds, seen};
-use common::{
+use crate::common::workload::{Load, Workload, assert_no_panic, assert_same, held, hold_still, rounds, seen};
+use crate::common::{
     Engine, Reply, Server, T0, advance_clock, array, call, digest, error, eventually, info, int, ints, map,
     on_every_engine, registered_commands, set_clock, text, try_call, within,
 };
@@ -306,7 +302,7 @@ fn a_replica_answers_readers_and_refuses_writers() {
                 for _ in 1..arity.max(4) {
                     command.arg("1");
                 }
-                use common::Talk as _;
+                use crate::common::Talk as _;
                 let error = r.try_run(&command).expect_err(&name);
                 assert!(error.starts_with("READONLY") || error.contains("number of"), "{name}: {error}");
                 refused += usize::from(error.starts_with("READONLY"));

@@ -3,11 +3,7 @@
 //! 3,000 requests a second are offered for ten seconds of the test clock. What leaves must be 500 a second, evenly spaced, and the first layer
 //! must never be charged for what the second refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{Server, T0, array, call, int, on_every_engine, set_clock};
+use crate::common::{Server, T0, array, call, int, on_every_engine, set_clock};
 
 #[test]
 fn a_sale_lets_out_an_even_flow_and_charges_no_refused_request() {

@@ -1,12 +1,8 @@
 //! Time, against real servers: what is due happens at its instant with no traffic at all, by the real clock and by the test clock, and goes
 //! on happening whatever becomes of the key it happens at.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::stage::{Event, Events, Stage, on_stage, on_stage_with, payloads, receipt, wall, words};
-use common::{Reply, Server, eventually, on_every_engine, within};
+use crate::common::stage::{Event, Events, Stage, on_stage, on_stage_with, payloads, receipt, wall, words};
+use crate::common::{Reply, Server, eventually, on_every_engine, within};
 use std::time::{Duration, Instant};
 
 /// What happens at an instant is noticed so much later at most: generous, for a machine with other things to do.

@@ -1,12 +1,8 @@
 //! Whose turn it is, against real servers: a newcomer never overtakes who waits, what was for a client that went away goes back, a clock that steps
 //! back locks nobody out, and long lines are served in pieces.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::stage::{Stage, on_stage, payloads};
-use common::{Reply, Server, T0, call, digest, eventually, info, on_every_engine, within};
+use crate::common::stage::{Stage, on_stage, payloads};
+use crate::common::{Reply, Server, T0, call, digest, eventually, info, on_every_engine, within};
 use std::time::{Duration, Instant};
 
 /// Makes something claimable at `q` while the server is busy, so that who waits and a newcomer find it at once.

@@ -1,6 +1,6 @@
 //! An example of the pages as a session: read, played on a server, and its replies compared. What the lines mean is told in docs.rs.
 
-use super::common::{Server, Talk, call};
+use crate::common::{Server, Talk, call};
 use redis::{Cmd, Connection, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::thread::{JoinHandle, sleep, spawn};

@@ -1,0 +1,22 @@
+//! Every integration test, in one binary: it links once, and its tests share the machine's cores.
+//!
+//! One module a subject. `cargo test --test all blocking::` runs one of them, `SLUICE_ENGINES=redis-7.0` on one engine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod architecture;
+mod bad_input;
+mod blocking;
+mod cases;
+mod cluster;
+mod common;
+mod damage;
+mod docs;
+mod drivers;
+mod introspection;
+mod keyspace;
+mod persistence;
+mod replication;
+mod sale;
+mod timer;
+mod turns;
