@@ -11,9 +11,8 @@ use crate::engine::time::{MS, ceil_ms};
 use crate::engine::token_bucket::TokenBucket;
 use crate::engine::waiting::Answer;
 use crate::server::answers;
-use crate::server::api::OwnedString;
 use crate::server::args::{Args, is, once};
-use crate::server::block::{self, Asked, Decided};
+use crate::server::block::{self, Asked, Decided, End};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -183,7 +182,7 @@ fn pass(call: &Call<'_>) -> Result<(), Error> {
     }
     let pass = call.change_existing::<Gate, _>(1, |gate, now, journal| {
         is_set(Some(gate))?;
-        Ok::<_, Error>(clock::with_fencing(|f| gate.pass(cost, max_wait, now, f, journal)))
+        Ok::<_, Error>(gate.pass(cost, max_wait, now, journal))
     })?;
     let pass = pass.ok_or(NO_GATE)??;
     stats::decision(Family::Gate, pass.granted > 0);
@@ -193,33 +192,36 @@ fn pass(call: &Call<'_>) -> Result<(), Error> {
 
 /// PASS with BLOCK: refused, the client waits in line until it passes or its time is over.
 fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> Result<(), Error> {
-    let name = OwnedString::new(call.arg(1));
     let until = call.now().saturating_add(ms * MS);
     block::run(
         call,
-        Rc::new(move |ctx, asked| {
+        Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
                 let peek = |gate: &Gate| is_set(Some(gate)).map(|g| g.peek(cost, max_wait, clock::now()));
-                let pass = key::look(ctx, &name, peek)??;
+                let mut pass = key::look(ctx, name, peek)??;
+                if pass.granted > 0 {
+                    // It could pass, and only writes are paused; but a refusal never says 0.
+                    (pass.granted, pass.retry) = (0, 1);
+                }
                 stats::decision(Family::Gate, pass.granted > 0);
                 return Ok(Decided::Told(Answer::Pass(Box::new(pass))));
             }
-            let mut key = Opened::<Gate>::named(ctx, &name)?;
+            let mut key = Opened::<Gate>::named(ctx, name)?;
             is_set(key.existing())?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (gate, journal) = key.parts();
-            let pass = clock::with_fencing(|f| match asked.ticket().filter(|_| left > 0) {
-                Some(ticket) => gate.pass_or_wait(cost, max_wait, left, ticket, now, f, journal),
-                None => Some(gate.pass(cost, max_wait, now, f, journal)),
-            });
-            let address = key.finish();
+            let pass = match asked.ticket().filter(|_| left > 0) {
+                Some(ticket) => gate.pass_or_wait(cost, max_wait, left, ticket, now, journal),
+                None => Some(gate.pass(cost, max_wait, now, journal)),
+            };
+            let object = key.finish();
             Ok(match pass {
                 Some(pass) => {
                     stats::decision(Family::Gate, pass.granted > 0);
                     Decided::Told(Answer::Pass(Box::new(pass)))
                 }
-                None => Decided::Waits(address),
+                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
             })
         }),
     )

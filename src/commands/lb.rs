@@ -4,14 +4,15 @@ use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::Family;
-use crate::server::api::OwnedString;
+use crate::engine::time::Micros;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided};
+use crate::server::block::{self, Asked, Decided, End};
 use crate::server::call::Call;
 use crate::server::clock;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::key::{self, Opened};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The error of an absent bucket without limits.
@@ -120,18 +121,24 @@ fn take_blocking(
     cost: i64,
     max_wait: Option<i64>,
 ) -> Result<(), Error> {
-    let name = OwnedString::new(call.arg(1));
+    // When it may go on, once it has been admitted: then it may be told so also where nothing may be written, as nothing is.
+    let turn = Cell::new(Micros::MAX);
     block::run(
         call,
-        Rc::new(move |ctx, asked| {
+        Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
+                let now = clock::now();
+                if turn.get() <= now {
+                    let six = key::look(ctx, name, |bucket: &LeakyBucket| bucket.at_its_turn(cost, now))?;
+                    return Ok(told(Family::LeakyBucket, &six));
+                }
                 let peek = |bucket: &LeakyBucket| bucket.peek(limits, cost, max_wait, clock::now());
                 return Ok(told(
                     Family::LeakyBucket,
-                    &refused(key::look(ctx, &name, peek)?.map_err(no_limits)?),
+                    &refused(key::look(ctx, name, peek)?.map_err(no_limits)?),
                 ));
             }
-            let mut key = Opened::<LeakyBucket>::named(ctx, &name)?;
+            let mut key = Opened::<LeakyBucket>::named(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {
@@ -139,10 +146,11 @@ fn take_blocking(
                 None => bucket.take(limits, cost, max_wait, now, journal).map(Some),
             }
             .map_err(no_limits)?;
-            let address = key.finish();
+            turn.set(asked.ticket().and_then(|ticket| bucket.turn_of(ticket)).unwrap_or(Micros::MAX));
+            let object = key.finish();
             Ok(match answer {
                 Some(six) => told(Family::LeakyBucket, &six),
-                None => Decided::Waits(address),
+                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(turn.get())),
             })
         }),
     )

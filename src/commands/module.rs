@@ -8,7 +8,7 @@ use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::types::for_family;
-use crate::server::{census, clock, info, load, registry, timer};
+use crate::server::{census, clock, info, load, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
@@ -78,7 +78,7 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
         if clock::now() < before && timer::ready(call.context()) {
             timer::stepped_back(call.context());
         }
-        registry::arm(call.context());
+        timer::arm(call.context());
     } else {
         return Err(Error::unknown_option(word, "SET ms, ADVANCE ms or REAL"));
     }

@@ -10,7 +10,7 @@ use crate::engine::queue::{
 };
 use crate::engine::time::{MS, Micros};
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Waits};
+use crate::server::block::{self, End, Waits};
 use crate::server::call::Call;
 use crate::server::error::Error;
 use crate::server::lines::{self, Wrap};
@@ -90,14 +90,15 @@ fn reply_messages(reply: Reply<'_>, queue: &Queue, deliveries: &[Delivery]) {
     }
 }
 
-/// Has the client wait at `keys`; when its time is over it is told `wrap` around nothing.
-fn wait(call: &Call<'_>, keys: Vec<Box<[u8]>>, claim: Claim, block: i64, wrap: Wrap) {
+/// Has the client wait at `keys`, the first of which is the argument at `first`; when its time (0: for ever) is over it is told `wrap` around nothing.
+fn wait(call: &Call<'_>, first: usize, keys: Vec<Box<[u8]>>, claim: Claim, block: i64, wrap: Wrap) {
     let over = match &wrap {
         Wrap::Acks(acks) => Tree::Array(vec![Tree::ints(acks), Tree::NilArray]),
         Wrap::Plain | Wrap::Key => Tree::NilArray,
     };
     let ticket = block::ticket();
-    block::block(call.context(), ticket, block, Waits::Claim { over });
+    let end = if block == 0 { End::Never } else { End::Real(block.saturating_mul(MS)) };
+    block::block(call, ticket, end, first, Waits::Claim { over });
     lines::join(call.context(), ticket, keys, claim.ask, wrap);
 }
 
@@ -110,7 +111,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     if key.existing().is_some() {
         let (queue, journal) = key.parts();
-        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.options(), f, journal));
+        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
         if !deliveries.is_empty() {
             reply_messages(call.reply(), queue, &deliveries);
             key.finish();
@@ -120,7 +121,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
     key.finish();
     match claim.block {
         None => call.reply().array(0),
-        Some(ms) if call.may_block() => wait(call, vec![call.arg(1).into()], claim, ms, Wrap::Plain),
+        Some(ms) if call.may_block() => wait(call, 1, vec![call.arg(1).into()], claim, ms, Wrap::Plain),
         Some(_) => call.reply().nil_array(),
     }
     Ok(())
@@ -141,7 +142,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
         let now = key.now();
         if key.existing().is_some() {
             let (queue, journal) = key.parts();
-            let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.options(), f, journal));
+            let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
             if !deliveries.is_empty() {
                 let reply = call.reply();
                 reply.array(2);
@@ -158,7 +159,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
             let mut seen = HashSet::with_capacity(n);
             let names = (first..first + n).map(|i| call.arg(i)).filter(|name| seen.insert(*name));
             let keys = names.map(Into::into).collect();
-            wait(call, keys, claim, ms, Wrap::Key);
+            wait(call, first, keys, claim, ms, Wrap::Key);
         }
         _ => call.reply().nil_array(),
     }
@@ -177,7 +178,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
     if key.existing().is_some() {
         let (queue, journal) = key.parts();
         acks = queue.ack(now, receipts, journal).into_iter().map(|a| a as i64).collect();
-        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.options(), f, journal));
+        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
         if !deliveries.is_empty() {
             let reply = call.reply();
             reply.array(2);
@@ -189,7 +190,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
     }
     key.finish();
     match claim.block {
-        Some(ms) if call.may_block() => wait(call, vec![call.arg(1).into()], claim, ms, Wrap::Acks(acks)),
+        Some(ms) if call.may_block() => wait(call, 1, vec![call.arg(1).into()], claim, ms, Wrap::Acks(acks)),
         block => {
             let reply = call.reply();
             reply.array(2);

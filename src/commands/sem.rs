@@ -5,9 +5,8 @@ use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, MAX_OWNER, Permit, Semapho
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;
 use crate::server::answers::{self, NO_LIMIT};
-use crate::server::api::OwnedString;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided};
+use crate::server::block::{self, Asked, Decided, End};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -127,9 +126,8 @@ fn acquire(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ms) = block {
         return acquire_blocking(call, ask, ms);
     }
-    let permit = call.change::<Semaphore, _>(1, |semaphore, now, journal| {
-        clock::with_fencing(|f| semaphore.acquire(ask, now, f, journal))
-    })?;
+    let permit =
+        call.change::<Semaphore, _>(1, |semaphore, now, journal| semaphore.acquire(ask, now, journal))?;
     let permit = permit.map_err(|_| NO_LIMIT)?;
     count_decision(&permit);
     answers::permit(call.reply(), &permit);
@@ -142,38 +140,44 @@ fn count_decision(permit: &Permit) {
 
 /// ACQUIRE with BLOCK: refused, the client waits in line until it is served or its time is over.
 fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error> {
-    let name = OwnedString::new(call.arg(1));
     let owner: Box<[u8]> = ask.owner.into();
     let (limit, count, lease_ms) = (ask.limit, ask.count, ask.lease_ms);
     let until = call.now().saturating_add(ms * MS);
     block::run(
         call,
-        Rc::new(move |ctx, asked| {
+        Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
                 let peek = |semaphore: &Semaphore| semaphore.peek(limit, count, clock::now());
-                let permit = key::look(ctx, &name, peek)?.map_err(|_| NO_LIMIT)?;
+                let permit = refused(key::look(ctx, name, peek)?.map_err(|_| NO_LIMIT)?);
                 count_decision(&permit);
                 return Ok(Decided::Told(Answer::Permit(permit)));
             }
             let ask = Ask { limit, count, lease_ms, owner: &owner };
-            let mut key = Opened::<Semaphore>::named(ctx, &name)?;
+            let mut key = Opened::<Semaphore>::named(ctx, name)?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (semaphore, journal) = key.parts();
-            let permit = clock::with_fencing(|f| match asked.ticket().filter(|_| left > 0) {
-                Some(ticket) => semaphore.acquire_or_wait(ask, left, ticket, now, f, journal),
-                None => semaphore.acquire(ask, now, f, journal).map(Some),
-            });
-            let address = key.finish();
+            let permit = match asked.ticket().filter(|_| left > 0) {
+                Some(ticket) => semaphore.acquire_or_wait(ask, left, ticket, now, journal),
+                None => semaphore.acquire(ask, now, journal).map(Some),
+            };
+            let object = key.finish();
             Ok(match permit.map_err(|_| NO_LIMIT)? {
                 Some(permit) => {
                     count_decision(&permit);
                     Decided::Told(Answer::Permit(permit))
                 }
-                None => Decided::Waits(address),
+                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
             })
         }),
     )
+}
+
+/// What a client is told whose time was cut short. Permits may be free and only writes be paused, but a refusal never says 0.
+fn refused(permit: Permit) -> Permit {
+    let Permit { granted, limit, free, retry, .. } = permit;
+    let retry = if granted > 0 { 1 } else { retry };
+    Permit { granted: 0, limit, free: free + granted, retry, receipt: None }
 }
 
 /// Receipts as integers, from here to the end.

@@ -3,10 +3,10 @@
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits, Policy};
 use crate::engine::object::Family;
+use crate::engine::time::MS;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
-use crate::server::api::OwnedString;
 use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
-use crate::server::block::{self, Asked, Decided};
+use crate::server::block::{self, Asked, Decided, End};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -165,25 +165,25 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
 
 /// TAKE with BLOCK: refused, the tokens are booked if they will be there within `ms`.
 fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) -> Result<(), Error> {
-    let name = OwnedString::new(call.arg(1));
+    let until = call.now().saturating_add(ms.saturating_mul(MS));
     block::run(
         call,
-        Rc::new(move |ctx, asked| {
+        Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
-                let six = key::look(ctx, &name, |bucket| refused(bucket, limits, cost))??;
+                let six = key::look(ctx, name, |bucket| refused(bucket, limits, cost))??;
                 return Ok(told(Family::TokenBucket, &six));
             }
-            let mut key = Opened::<TokenBucket>::named(ctx, &name)?;
+            let mut key = Opened::<TokenBucket>::named(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {
                 Some(ticket) => bucket.take_or_book(limits, cost, ms, ticket, now, journal)?,
                 None => Some(bucket.take(limits, cost, Mode::Whole, now, journal)?),
             };
-            let address = key.finish();
+            let object = key.finish();
             Ok(match answer {
                 Some(six) => told(Family::TokenBucket, &six),
-                None => Decided::Waits(address),
+                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
             })
         }),
     )

@@ -5,7 +5,9 @@
 //! as blobs, in the order in which the effects of the head consume them.
 
 use super::codec::{FORMAT, encode};
+use super::fencing::Fencing;
 use super::object::Family;
+use super::time::Micros;
 use serde::Serialize;
 
 /// A payload that travels beside the head.
@@ -26,17 +28,40 @@ pub struct Batch {
 /// A new batch is begun when the head of the running one has grown to this many bytes.
 const FULL: usize = 64 << 10;
 
+/// Where a journal takes the numbers from that what it records needs.
+#[derive(Debug)]
+enum Numbers {
+    /// The one counter of the server.
+    Server(fn(Micros) -> u64),
+    /// One of its own, where there is no server.
+    Own(Fencing),
+}
+
 #[derive(Debug)]
 pub struct Journal {
     family: Family,
     carry: bool,
     changed: bool,
     batches: Vec<Batch>,
+    numbers: Numbers,
 }
 
 impl Journal {
     pub fn new(family: Family, carry: bool) -> Self {
-        Self { family, carry, changed: false, batches: Vec::new() }
+        Self { family, carry, changed: false, batches: Vec::new(), numbers: Numbers::Own(Fencing::new()) }
+    }
+
+    /// A journal that draws fencing numbers by `draw`.
+    pub fn drawing(family: Family, carry: bool, draw: fn(Micros) -> u64) -> Self {
+        Self { numbers: Numbers::Server(draw), ..Self::new(family, carry) }
+    }
+
+    /// The next fencing number, for what is granted at `now`.
+    pub fn draw(&mut self, now: Micros) -> u64 {
+        match &mut self.numbers {
+            Numbers::Server(draw) => draw(now),
+            Numbers::Own(fencing) => fencing.draw(now),
+        }
     }
 
     /// Whether effects are encoded at all: the caller may skip preparing what only the encoding needs.

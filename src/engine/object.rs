@@ -83,6 +83,11 @@ pub trait Object: Sized + 'static {
         false
     }
 
+    /// The instant as of which the object was last changed, if time changes it by itself; else the earliest there is.
+    fn last_instant(&self) -> Micros {
+        Micros::MIN
+    }
+
     /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
 
@@ -94,6 +99,11 @@ pub trait Object: Sized + 'static {
     /// A waiting client went away: what it had booked is given back.
     fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
         let _ = (ticket, now, journal);
+    }
+
+    /// A waiting client went away where nothing may be decided: it is taken out of the line, and what it had booked stays booked.
+    fn forget(&mut self, ticket: Ticket) {
+        let _ = ticket;
     }
 
     /// An answer that reached nobody, as its client had gone before: what it gave goes back.

@@ -46,8 +46,11 @@ pub fn missing() -> Vec<&'static str> {
         RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire RedisModule_GetExpire
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
-        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_BlockClient RedisModule_UnblockClient RedisModule_SetDisconnectCallback
-        RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientHandle RedisModule_GetBlockedClientPrivateData RedisModule_CreateTimer
+        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyType RedisModule_CallReplyStringPtr RedisModule_CallReplyInteger
+        RedisModule_BlockClientOnKeys RedisModule_UnblockClient RedisModule_SetDisconnectCallback RedisModule_BlockedClientDisconnected
+        RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId
+        RedisModule_GetClientUserNameById RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions
+        RedisModule_FreeModuleUser RedisModule_CreateTimer
         RedisModule_StopTimer RedisModule_SelectDb RedisModule_GetSelectedDb RedisModule_GetContextFlags
         RedisModule_AvoidReplicaTraffic RedisModule_StringPtrLen RedisModule_CreateString RedisModule_FreeString
         RedisModule_RegisterNumericConfig RedisModule_RegisterBoolConfig RedisModule_LoadConfigs RedisModule_CreateDataType
@@ -197,6 +200,12 @@ impl<'a> Ctx<'a> {
         }
     }
 
+    /// The id of the client whose command runs; 0: there is none.
+    pub fn client(self) -> u64 {
+        // SAFETY: a live context.
+        unsafe { rm!(RedisModule_GetClientId(self.raw)) }
+    }
+
     pub fn db(self) -> c_int {
         // SAFETY: a live context.
         unsafe { rm!(RedisModule_GetSelectedDb(self.raw)) }
@@ -230,19 +239,6 @@ impl<'a> Ctx<'a> {
 
     pub fn warn(self, text: &str) {
         self.log(c"warning", text);
-    }
-
-    /// In a cluster: whether this node serves the key's slot.
-    pub fn serves(self, key: &OwnedString) -> bool {
-        // SAFETY: a live context and string; the server refuses calls for keys of other nodes by answering null.
-        unsafe {
-            let reply = rm!(RedisModule_Call(self.raw, c"EXISTS".as_ptr(), c"s".as_ptr(), key.raw()));
-            if reply.is_null() {
-                return false;
-            }
-            rm!(RedisModule_FreeCallReply(reply));
-            true
-        }
     }
 
     /// Emits a keyspace event of class `d` (module).

@@ -1,12 +1,12 @@
 //! One running command: its arguments, its instant, its keys and its reply.
 
 use super::api::{Ctx, ERR, OK, RawString, bytes};
-use super::args::Args;
+use super::args::{Args, parse_int};
 use super::error::Error;
 use super::guard::shield;
 use super::key::{self, Opened};
 use super::reply::Reply;
-use super::{chores, clock, lines, timer};
+use super::{access, chores, clock, lines, timer};
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
@@ -32,6 +32,13 @@ impl<'a> Call<'a> {
     pub fn arg(&self, index: usize) -> &'a [u8] {
         // SAFETY: as in `args`.
         self.argv.get(index).map_or(&[], |s| unsafe { bytes(*s) })
+    }
+
+    /// The keys of a command that takes some, of which the argument at `first` is the first: that one, or, if their number stands before it, so many.
+    pub fn keys_from(&self, first: usize) -> &'a [RawString] {
+        let counted = first.checked_sub(1).filter(|at| *at > 0).and_then(|at| parse_int(self.arg(at)));
+        let n = counted.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
+        self.argv.get(first..).and_then(|rest| rest.get(..n.min(rest.len()))).unwrap_or_default()
     }
 
     pub fn context(&self) -> Ctx<'a> {
@@ -117,11 +124,17 @@ impl<'a> Call<'a> {
                 o.and_then(O::next_event).is_some_and(|at| at <= self.now())
             })?
         };
-        if due && timer::ready(self.ctx) {
+        if due && self.may_settle(name) {
             self.write::<O>(index)?.finish();
         }
         // SAFETY: as in `write`.
         unsafe { key::read::<O, R>(self.ctx, name, f) }
+    }
+
+    /// Whether a command that only reads may apply what is due on a key, as a command that writes would.
+    fn may_settle(&self, name: RawString) -> bool {
+        // SAFETY: as in `write`.
+        timer::ready(self.ctx) && access::to(self.ctx, unsafe { bytes(name) }) == access::Access::Granted
     }
 
     /// `SLUICE.APPLY`: see [`key::apply`].
@@ -180,11 +193,15 @@ fn tell_keys(ctx: Ctx<'_>, mut args: Args<'_>) {
     }
 }
 
-/// What earlier commands left to be done comes before this one, and what this one leaves right after it: while no key is open.
+/// What earlier commands left to be done comes before this one, and what this one leaves right after it: while no key is open, and not in a cluster
+/// (see chores.rs).
 #[inline]
 fn do_chores(ctx: Ctx<'_>) {
-    if chores::pending() && !ctx.flags().atomic() && timer::ready(ctx) {
-        chores::run(ctx);
+    if chores::pending() {
+        let flags = ctx.flags();
+        if !flags.atomic() && !flags.cluster() && timer::ready(ctx) {
+            chores::run(ctx);
+        }
     }
 }
 
@@ -202,6 +219,10 @@ where
     let handler: F = unsafe { std::mem::zeroed() };
     // SAFETY: the context of a running command; the server gives argc live arguments.
     let (ctx, argv) = unsafe { (Ctx::new(ctx), arguments(argv, argc)) };
+    if access::asking() {
+        Reply::new(ctx).ok();
+        return OK;
+    }
     shield(
         || {
             do_chores(ctx);

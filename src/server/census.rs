@@ -5,9 +5,9 @@ use super::api::{Ctx, OwnedString, RawString, bytes, rm};
 use super::clock;
 use super::guard::shield;
 use super::info::FAMILIES;
-use super::key::{read, wake};
+use super::key::{read_value, wake};
 use super::registry::{self, Place};
-use super::types::{Value, for_family};
+use super::types::for_family;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
 use redis_module::raw;
@@ -56,21 +56,15 @@ unsafe extern "C" fn gather(
 
 /// Notes where the object in the key lives and when it must be looked at; false if the key holds none of this family.
 pub fn note<O: Object>(ctx: Ctx<'_>, key: RawString) -> bool {
-    // SAFETY: the key is live for the call; the address is only compared.
-    let found = unsafe {
-        read::<O, _>(ctx, key, |object| {
-            object.map(|o| {
-                let address = std::ptr::from_ref(o) as usize - std::mem::offset_of!(Value<O>, object);
-                (address, wake(o, clock::now()))
-            })
-        })
-    };
-    let Ok(Some((address, next))) = found else { return false };
+    // SAFETY: the key is live for the call.
+    let found =
+        unsafe { read_value::<O, _>(ctx, key, |v| v.map(|v| (v.identity(), wake(&v.object, clock::now())))) };
+    let Ok(Some((identity, next))) = found else { return false };
     // SAFETY: as above.
     let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
-    registry::relocate(address, place.clone());
+    registry::relocate(identity.id, place.clone());
     if let Some(at) = next {
-        registry::schedule(O::FAMILY, address, at, || (place.db, place.key));
+        registry::schedule(O::FAMILY, identity, at, || (place.db, place.key));
     }
     true
 }

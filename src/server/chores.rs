@@ -1,114 +1,196 @@
-//! What must happen but cannot happen in the middle of the call that made it necessary: done by the timer right after, or before the next
-//! command on a queue.
+//! What must happen but cannot happen in the middle of the call that made it necessary: done by the timer right after, or, where that is sound, around the next
+//! command of ours.
 //!
 //! - a blocked client went away: what it had booked is given back;
-//! - the object a client waited on is gone: its command is decided anew;
+//! - the object a client waited on is gone: its command is decided anew, or it is told what it had booked;
 //! - a queue changed inside a transaction, or a key under waiting claims changed hands: the line there is looked at again;
 //! - an object came by RESTORE without a TTL, though it goes by itself;
-//! - a held reply could not be delivered: the messages in it, or what a limiter gave, go back.
+//! - a held reply could not be delivered: what it gave goes back.
+//!
+//! Each is about one key, and done only when that key may be changed (access.rs); until then it is *held back*. Invariants:
+//!
+//! - None runs while a key is open for change, whose decisions are not carried yet.
+//! - In a cluster none runs inside a command: some servers take the slot of every key that is opened then from the command, and would read and write
+//!   another slot's table.
+//! - On a replica nothing is given back: what was booked here is part of what its new master decides on. Lines forget who left, that is all.
 
+use super::access::{self, Access};
 use super::api::{Ctx, OwnedString};
+use super::block::{self, Gives};
+use super::error::Error;
 use super::key::{Opened, any_open};
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
+use super::reply::Tree;
 use super::types::for_family;
-use super::{block, clock, config, lines, timer};
+use super::{clock, config, lines, timer};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Object};
-use crate::engine::queue::{Queue, Receipt};
+use crate::engine::queue::{Queue, Receipt, Taken};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
+use hashbrown::HashMap;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub enum Chore {
-    /// A client that waited on the object at this address is gone.
-    Depart { address: usize, ticket: Ticket },
+    /// A client that waited on this object is gone.
+    Depart { object: u64, ticket: Ticket },
     /// The object this client waited on is gone.
     DecideAnew(Ticket),
+    /// The same, but what it had booked is its own: this is its answer, if the key is ours to say so.
+    Tell { family: Family, ticket: Ticket, answer: Answer },
     /// Serve the line of claims at this key, or tell it that the key is something else now.
     LookAgain(Place),
     /// Deliveries that reached nobody.
-    Return { place: Place, address: usize, receipts: Vec<Receipt> },
+    Return { place: Place, object: u64, receipts: Vec<Receipt>, taken: Vec<Taken> },
     /// An object came by RESTORE: if it goes by itself, its key must have a TTL.
     Bound { family: Family, place: Place },
     /// A limiter's answer that reached nobody.
-    Undo { family: Family, place: Place, address: usize, answer: Answer },
+    Undo { family: Family, place: Place, object: u64, answer: Answer },
 }
 
-static PENDING: MainThread<VecDeque<Chore>> = MainThread::new(VecDeque::new());
+impl Chore {
+    /// The key it is about; None: there is nothing left to do.
+    fn place(&self) -> Option<Place> {
+        match self {
+            Self::Depart { object, .. } => registry::place(*object).map(|(_, place)| place),
+            Self::DecideAnew(ticket) | Self::Tell { ticket, .. } => block::place_of(*ticket),
+            Self::LookAgain(place) => lines::is_line(place).then(|| place.clone()),
+            Self::Bound { place, .. } => Some(place.clone()),
+            // Where the object lives by now, if that is known.
+            Self::Return { place, object, .. } | Self::Undo { place, object, .. } => {
+                Some(registry::place(*object).map_or_else(|| place.clone(), |(_, now)| now))
+            }
+        }
+    }
+
+    /// Whether it is about clients who wait, and so is worth keeping while another node answers for the key: the slot may come back.
+    fn outlives_the_slot(&self) -> bool {
+        matches!(self, Self::DecideAnew(_) | Self::Tell { .. } | Self::LookAgain(_))
+    }
+}
+
+#[derive(Default)]
+struct Chores {
+    pending: VecDeque<Chore>,
+    held_back: Vec<Chore>,
+}
+
+static CHORES: std::sync::LazyLock<MainThread<Chores>> =
+    std::sync::LazyLock::new(|| MainThread::new(Chores::default()));
 
 /// The most that are done at once.
 const MOST: usize = 256;
 
 /// Adds a chore; the timer comes for it as soon as the running command is done.
 pub fn add(chore: Chore) {
-    PENDING.with(|p| p.push_back(chore));
+    CHORES.with(|c| c.pending.push_back(chore));
     timer::soon(Ctx::own());
 }
 
 pub fn pending() -> bool {
-    PENDING.with(|p| !p.is_empty())
+    CHORES.with(|c| !c.pending.is_empty())
 }
 
-/// Does some chores, at least one, for about a tick of the timer; true when more are left.
+/// Whether some wait until their key may be changed.
+pub fn any_held_back() -> bool {
+    CHORES.with(|c| !c.held_back.is_empty())
+}
+
+/// What was held back is tried again.
+pub fn try_again() {
+    CHORES.with(|c| c.pending.extend(std::mem::take(&mut c.held_back)));
+}
+
+/// Does some chores, at least one, for about a tick of the timer; true when more are left to do now.
 pub fn run(ctx: Ctx<'_>) -> bool {
-    let begin = clock::wall();
+    let begin = clock::monotonic();
+    let mut seen = HashMap::new();
     for done in 0..MOST {
-        let over = || done > 0 && clock::wall().saturating_sub(begin) >= config::tick_budget_us();
+        let over = || done > 0 && clock::monotonic().saturating_sub(begin) >= config::tick_budget_us();
         if any_open() || over() {
             break;
         }
-        let Some(chore) = PENDING.with(VecDeque::pop_front) else { return false };
-        match chore {
-            Chore::Depart { address, ticket } => depart(ctx, address, ticket),
-            Chore::DecideAnew(ticket) => block::decide_anew(ctx, ticket),
-            Chore::LookAgain(place) => ctx.in_db(place.db, || lines::serve(ctx, &place.key)),
-            Chore::Bound { family, place } => {
-                ctx.in_db(place.db, || for_family!(family, bound(ctx, &place)));
-            }
-            Chore::Return { place, address, receipts } => {
-                let place = by_now(address, place);
-                ctx.in_db(place.db, || give_back(ctx, &place, address, &receipts));
-            }
-            Chore::Undo { family, place, address, answer } => {
-                let place = by_now(address, place);
-                ctx.in_db(place.db, || for_family!(family, undo(ctx, &place, address, &answer)));
-            }
+        let Some(chore) = CHORES.with(|c| c.pending.pop_front()) else { return false };
+        let Some(place) = chore.place() else { continue };
+        let access = *seen
+            .entry((place.db, place.key.clone()))
+            .or_insert_with(|| ctx.in_db(place.db, || access::to(ctx, &place.key)));
+        match access {
+            Access::Granted => ctx.in_db(place.db, || act(ctx, &place, chore)),
+            Access::Elsewhere if !chore.outlives_the_slot() => {}
+            Access::NotNow | Access::Elsewhere => CHORES.with(|c| c.held_back.push(chore)),
         }
     }
     pending()
 }
 
-/// Where the object at `address`, that lived at `place`, lives by now, if that is known.
-fn by_now(address: usize, place: Place) -> Place {
-    registry::place(address).map_or(place, |(_, place)| place)
-}
-
-/// Takes a client out of the line of the object at `address`; what it had booked goes back. Nothing if it is not there any more.
-pub fn depart(ctx: Ctx<'_>, address: usize, ticket: Ticket) {
-    if let Some((family, place)) = registry::place(address) {
-        ctx.in_db(place.db, || for_family!(family, depart_from(ctx, address, &place, ticket)));
+fn act(ctx: Ctx<'_>, place: &Place, chore: Chore) {
+    match chore {
+        Chore::Depart { object, ticket } => depart(ctx, object, ticket),
+        Chore::DecideAnew(ticket) => block::decide_anew(ctx, ticket),
+        Chore::Tell { family, ticket, answer } => {
+            if block::may_have(ctx, ticket, &place.key) {
+                block::answer(family, None, ticket, answer);
+            } else {
+                block::send(ticket, Tree::Error(Error::NO_PERMISSION), Gives::Nothing);
+            }
+        }
+        Chore::LookAgain(_) => lines::serve(ctx, &place.key),
+        Chore::Bound { family, .. } => for_family!(family, bound(ctx, place)),
+        Chore::Return { object, receipts, taken, .. } => give_back(ctx, place, object, &receipts, taken),
+        Chore::Undo { family, object, answer, .. } => {
+            for_family!(family, undo(ctx, place, object, &answer));
+        }
     }
 }
 
-/// Acts on the object at `address`, if it is the one in the key at `place`.
+/// On a replica: lines forget who left; all else is its master's to decide.
+pub fn drop_all() {
+    let chores = CHORES.with(|c| {
+        let mut all = std::mem::take(&mut c.pending);
+        all.extend(std::mem::take(&mut c.held_back));
+        all
+    });
+    for chore in chores {
+        if let Chore::Depart { object, ticket } = chore
+            && let Some((family, place)) = registry::place(object)
+        {
+            let ctx = Ctx::own();
+            ctx.in_db(place.db, || for_family!(family, forget_in(ctx, object, &place, ticket)));
+        }
+    }
+}
+
+/// Takes a client out of the line of the object; what it had booked goes back. Nothing if it is not there any more.
+pub fn depart(ctx: Ctx<'_>, object: u64, ticket: Ticket) {
+    if let Some((family, place)) = registry::place(object) {
+        ctx.in_db(place.db, || for_family!(family, depart_from(ctx, object, &place, ticket)));
+    }
+}
+
+/// Acts on the object, if it is the one in the key at `place`.
 fn act_on<O: Object>(
     ctx: Ctx<'_>,
     place: &Place,
-    address: usize,
+    object: u64,
     act: impl FnOnce(&mut O, Micros, &mut Journal),
 ) {
     let name = OwnedString::new(&place.key);
     if let Ok(key) = Opened::<O>::named(ctx, &name)
-        && key.address() == address
+        && key.identity().is_some_and(|found| found.id == object)
     {
         key.decide(act);
     }
 }
 
-fn depart_from<O: Object>(ctx: Ctx<'_>, address: usize, place: &Place, ticket: Ticket) {
-    act_on(ctx, place, address, |object: &mut O, now, journal| object.depart(ticket, now, journal));
+fn depart_from<O: Object>(ctx: Ctx<'_>, object: u64, place: &Place, ticket: Ticket) {
+    act_on(ctx, place, object, |object: &mut O, now, journal| object.depart(ticket, now, journal));
+}
+
+fn forget_in<O: Object>(ctx: Ctx<'_>, id: u64, place: &Place, ticket: Ticket) {
+    super::key::note::<O>(ctx, &place.key, id, |object| object.forget(ticket));
 }
 
 fn bound<O: Object>(ctx: Ctx<'_>, place: &Place) {
@@ -119,10 +201,13 @@ fn bound<O: Object>(ctx: Ctx<'_>, place: &Place) {
     }
 }
 
-fn undo<O: Object>(ctx: Ctx<'_>, place: &Place, address: usize, answer: &Answer) {
-    act_on(ctx, place, address, |object: &mut O, now, journal| object.undo(answer, now, journal));
+fn undo<O: Object>(ctx: Ctx<'_>, place: &Place, object: u64, answer: &Answer) {
+    act_on(ctx, place, object, |object: &mut O, now, journal| object.undo(answer, now, journal));
 }
 
-fn give_back(ctx: Ctx<'_>, place: &Place, address: usize, receipts: &[Receipt]) {
-    act_on(ctx, place, address, |queue: &mut Queue, now, journal| queue.give_back(now, receipts, journal));
+fn give_back(ctx: Ctx<'_>, place: &Place, object: u64, receipts: &[Receipt], taken: Vec<Taken>) {
+    act_on(ctx, place, object, |queue: &mut Queue, now, journal| {
+        queue.give_back(now, receipts, journal);
+        queue.untake(now, taken, journal);
+    });
 }

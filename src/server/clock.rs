@@ -49,6 +49,15 @@ pub fn wall() -> Micros {
     at.tv_sec.saturating_mul(1_000_000).saturating_add(at.tv_nsec / 1_000)
 }
 
+/// A clock that nobody steps, from any instant (µs): what the timer sleeps by, and what waits in real time are measured by.
+#[inline]
+pub fn monotonic() -> Micros {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as in `wall`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut at) };
+    at.tv_sec.saturating_mul(1_000_000).saturating_add(at.tv_nsec / 1_000)
+}
+
 pub fn frozen() -> bool {
     FROZEN.load(Ordering::Relaxed) != RUNNING
 }
@@ -65,6 +74,11 @@ pub fn run() {
 #[inline]
 pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
     FENCING.with(f)
+}
+
+/// Draws one number.
+pub fn draw(now: Micros) -> u64 {
+    with_fencing(|f| f.draw(now))
 }
 
 /// Raises the counter over whatever another server, or a tail this one lost, may have drawn: after a load and at promotion.

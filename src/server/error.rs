@@ -19,9 +19,17 @@ impl Error {
 
     pub const WRONG_TYPE: Self =
         Self::new("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// To a client that waited here: it asks again, and is told by the server where to go.
+    /// To a client that waited here for what is elsewhere by now: it asks again, and is told by the server where to go.
     pub const SLOT_MOVED: Self =
         Self::new("TRYAGAIN the slot of this key is served by another node now; ask again");
+    /// To a client that waited, as the server says it of its own commands.
+    pub const ROLE_LOST: Self = Self::new(
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+    );
+    pub const UNBLOCKED: Self = Self::new("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    /// To a client that waited, when its rights were taken away meanwhile.
+    pub const NO_PERMISSION: Self =
+        Self::new("NOPERM this user has no permissions to run this command on the key any more");
     pub const INTERNAL: Self =
         Self::new("ERR internal error in sluice, please report it; the server's log has the place");
 

@@ -24,6 +24,7 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
         raw::REDISMODULE_EVENT_PERSISTENCE,
         raw::REDISMODULE_EVENT_REPLICA_CHANGE,
         raw::REDISMODULE_EVENT_CRON_LOOP,
+        raw::REDISMODULE_EVENT_EVENTLOOP,
     ] {
         // SAFETY: within OnLoad; a static callback.
         let done = unsafe {
@@ -77,6 +78,11 @@ unsafe extern "C" fn on_event(
                 raw::REDISMODULE_EVENT_PERSISTENCE => persistence(sub),
                 raw::REDISMODULE_EVENT_REPLICA_CHANGE => replica(sub),
                 raw::REDISMODULE_EVENT_CRON_LOOP => cron(ctx),
+                raw::REDISMODULE_EVENT_EVENTLOOP => {
+                    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+                        block::before_sleep();
+                    }
+                }
                 _ => {}
             }
         },
@@ -104,7 +110,7 @@ unsafe extern "C" fn on_key_event(
                     }
                 }
                 lines::look_again(db, name);
-                registry::arm(ctx);
+                timer::arm(ctx);
             }
             match event {
                 // In a transaction it may have become something else by its end: who waits is told then what it is.
@@ -169,6 +175,8 @@ fn role_changed(ctx: Ctx<'_>, sub: u64) {
     propagate::reconsider();
     if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
         clock::raise_fencing();
+    } else {
+        block::role_lost();
     }
     timer::soon(ctx);
 }
@@ -208,8 +216,6 @@ fn replica(sub: u64) {
 fn cron(ctx: Ctx<'_>) {
     /// Cron runs between two looks whether anybody still listens; about ten seconds each.
     const LOOKS: u32 = 100;
-    /// Cron runs between two looks whether the slots that clients wait for are still ours; about a second each.
-    const SLOT_LOOKS: u32 = 10;
     static RUNS: AtomicU32 = AtomicU32::new(0);
     static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
     propagate::tell(ctx);
@@ -217,13 +223,9 @@ fn cron(ctx: Ctx<'_>) {
     if timer::ready(ctx) && STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps {
         timer::stepped_back(ctx);
     }
-    // Whatever may have come between an entry and its timer: it is found here.
-    registry::arm(ctx);
+    timer::cron(ctx);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     if run % LOOKS == LOOKS - 1 {
         propagate::reconsider();
-    }
-    if run.is_multiple_of(SLOT_LOOKS) && ctx.flags().cluster() {
-        lines::send_away(ctx);
     }
 }

@@ -5,9 +5,12 @@
 //! called that could run foreign code (notifications come last, when the key is closed).
 
 use super::api::{Ctx, OwnedString, RawString, bytes, rm};
+use super::block::{self, Gives};
 use super::error::Error;
+use super::registry::{self, Identity};
+use super::reply::Tree;
 use super::types::{self, Value};
-use super::{block, clock, lines, propagate, registry, stats};
+use super::{answers, clock, lines, propagate, stats};
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Blob, Journal};
@@ -95,15 +98,45 @@ pub unsafe fn read<O: Object, R>(
     f: impl FnOnce(Option<&O>) -> R,
 ) -> Result<R, Error> {
     // SAFETY: passed on.
+    unsafe { read_value::<O, R>(ctx, name, |value| f(value.map(|v| &v.object))) }
+}
+
+/// The same with what this server notes about the object.
+///
+/// # Safety
+/// As [`read`].
+pub unsafe fn read_value<O: Object, R>(
+    ctx: Ctx<'_>,
+    name: RawString,
+    f: impl FnOnce(Option<&Value<O>>) -> R,
+) -> Result<R, Error> {
+    // SAFETY: passed on.
     let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ) };
     // SAFETY: the value lives in the open key and nothing else runs while `f` looks at it.
-    Ok(f(handle.value::<O>()?.map(|v| unsafe { &(*v).object })))
+    Ok(f(handle.value::<O>()?.map(|v| unsafe { &*v })))
 }
 
 /// Reads the object in a key by a name of our own, as it is; a blank one if there is no key.
 pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -> R) -> Result<R, Error> {
     // SAFETY: `name` is live.
     unsafe { read::<O, _>(ctx, name.raw(), |object| f(object.unwrap_or(&O::blank()))) }
+}
+
+/// Changes what is not state of the object of this number, if it is the one in the key: who waits on it. Nothing is settled, carried or signalled.
+pub fn note<O: Object>(ctx: Ctx<'_>, key: &[u8], id: u64, f: impl FnOnce(&mut O)) {
+    let name = OwnedString::new(key);
+    // SAFETY: `name` is live. The value lives in the open key and nothing else runs while `f` changes it.
+    unsafe {
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+        let handle = Handle::open(ctx, name.raw(), mode);
+        if let Ok(Some(value)) = handle.value::<O>()
+            && (*value).id == id
+        {
+            let before = (*value).memory();
+            f(&mut (*value).object);
+            stats::grew(O::FAMILY, (*value).memory() as i64 - before as i64);
+        }
+    }
 }
 
 /// How many keys are open for change: while one is, nothing else may open any (its decisions are not carried yet).
@@ -146,6 +179,8 @@ pub struct Opened<'a, O: Object> {
     event: Option<&'static CStr>,
     /// Nothing that is due was left undone by [`Opened::settle`].
     settled: bool,
+    /// The timer settles; who waits is looked at when it has done all that is due.
+    timed: bool,
     /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
     removed: bool,
     reaped: bool,
@@ -185,12 +220,13 @@ impl<'a, O: Object> Opened<'a, O> {
             counted: Some(Counted::new()),
             value,
             fresh: None,
-            journal: Journal::new(O::FAMILY, propagate::wanted(ctx)),
+            journal: Journal::drawing(O::FAMILY, propagate::wanted(ctx), clock::draw),
             now,
             before: [0; stats::MOST_EVENTS],
             bytes_before: 0,
             event: None,
             settled: true,
+            timed: false,
             removed: false,
             reaped: false,
             ended: false,
@@ -211,7 +247,9 @@ impl<'a, O: Object> Opened<'a, O> {
     /// `name` is a live string of the server for `'a`.
     pub unsafe fn unsettled(ctx: Ctx<'a>, name: RawString, now: Micros) -> Result<Self, Error> {
         // SAFETY: passed on.
-        unsafe { Self::open(ctx, name, &[], now) }
+        let mut opened = unsafe { Self::open(ctx, name, &[], now)? };
+        opened.timed = true;
+        Ok(opened)
     }
 
     fn count_before(&mut self) {
@@ -302,9 +340,15 @@ impl<'a, O: Object> Opened<'a, O> {
         }
     }
 
-    /// The address that stands for the object in the registry.
-    pub fn address(&self) -> usize {
-        self.value as usize
+    /// What the object in the key is known by; None: there is no key.
+    pub fn identity(&self) -> Option<Identity> {
+        // SAFETY: as in `existing`.
+        unsafe { self.value.as_ref() }.map(Value::identity)
+    }
+
+    /// Ends the work on the key without looking at what is due, as nothing was decided.
+    pub fn leave(mut self) {
+        self.ended = true;
     }
 
     /// The keyspace event to emit at the end, if anything changed.
@@ -312,18 +356,17 @@ impl<'a, O: Object> Opened<'a, O> {
         self.event = Some(event);
     }
 
-    /// Ends the work on the key, as dropping it does. Answers the address of the object (0: none).
-    pub fn finish(mut self) -> usize {
-        self.end();
-        self.value as usize
+    /// Ends the work on the key, as dropping it does. Returns what the object is known by; None: there is no key.
+    pub fn finish(mut self) -> Option<Identity> {
+        self.end()
     }
 
     /// All that follows what was decided. Once; on an error as well, as what was due has been applied by then.
-    fn end(&mut self) {
+    fn end(&mut self) -> Option<Identity> {
         if std::mem::replace(&mut self.ended, true) {
-            return;
+            return None;
         }
-        let answers = self.answers();
+        let (answers, denied) = self.answers();
         let changed = self.journal.changed();
         // Counted before the key may go: what happened last has happened, too.
         let mut after = self.before;
@@ -342,38 +385,50 @@ impl<'a, O: Object> Opened<'a, O> {
                     // SAFETY: `name` is live.
                     (self.ctx.db(), unsafe { bytes(self.name) }.into())
                 };
-                registry::schedule(O::FAMILY, self.value as usize, at, place);
+                // SAFETY: as above.
+                registry::schedule(O::FAMILY, unsafe { (*self.value).identity() }, at, place);
             }
         }
+        let identity = self.identity();
         // From here on other code may run and change the key.
         self.handle.close();
         self.counted = None;
         for (ticket, answer) in answers {
-            block::answer(O::FAMILY, self.value as usize, ticket, answer);
+            block::answer(O::FAMILY, identity, ticket, answer);
+        }
+        for ticket in denied {
+            block::send(ticket, Tree::Error(Error::NO_PERMISSION), Gives::Nothing);
         }
         if changed {
             self.tell(&after);
         }
+        identity
     }
 
-    /// Who can be told, and what. What was for a client that went away meanwhile is given back, which may serve others.
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
-        let mut answers = Vec::new();
+    /// Who can be told, and what; and who may not have what it was served. That, and what was for a client that went away meanwhile, is given back, which
+    /// may serve others.
+    fn answers(&mut self) -> (Vec<(Ticket, Answer)>, Vec<Ticket>) {
+        let (mut answers, mut denied) = (Vec::new(), Vec::new());
         if self.existing().is_none() {
-            return answers;
+            return (answers, denied);
         }
-        let now = self.now;
+        let (ctx, name, now) = (self.ctx, self.name, self.now);
         let (object, journal) = self.parts();
         loop {
             let told = object.answers();
             if told.is_empty() {
-                return answers;
+                return (answers, denied);
             }
             for (ticket, answer) in told {
-                if block::waits(ticket) {
+                // SAFETY: `name` is live.
+                let may_have = || block::may_have(ctx, ticket, unsafe { bytes(name) });
+                if !block::waits(ticket) {
+                    object.undo(&answer, now, journal);
+                } else if !answers::granted(&answer) || may_have() {
                     answers.push((ticket, answer));
                 } else {
                     object.undo(&answer, now, journal);
+                    denied.push(ticket);
                 }
             }
         }
@@ -392,7 +447,7 @@ impl<'a, O: Object> Opened<'a, O> {
             unsafe { ctx.notify_deleted(name) };
         }
         // Who waits is served once all that is due has happened; until then the timer comes back.
-        if O::FAMILY.queue() && self.settled {
+        if O::FAMILY.queue() && self.settled && !self.timed {
             // SAFETY: `name` is live.
             lines::changed(ctx, || unsafe { bytes(name) });
         }
@@ -537,14 +592,16 @@ impl<O: Object> Drop for Opened<'_, O> {
 }
 
 /// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
-/// is an instant of ours.
+/// is an instant of ours; seen from its own last instant, if the clock stepped back behind that.
 pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
     let event = object.next_event();
     if !clock::frozen() {
         return event;
     }
-    match object.lifetime(now) {
+    let seen = now.max(object.last_instant());
+    match object.lifetime(seen) {
         Lifetime::Until { full, .. } => Some(event.map_or(full, |at| at.min(full))),
+        Lifetime::Gone if seen > now => Some(event.map_or(seen, |at| at.min(seen))),
         _ => event,
     }
 }
@@ -645,9 +702,10 @@ pub unsafe fn apply<O: Object>(
         }
     }
     // SAFETY: the value of the open key.
-    if let Some(at) = wake(unsafe { &(*value).object }, clock::now()) {
+    let (next, identity) = unsafe { (wake(&(*value).object, clock::now()), (*value).identity()) };
+    if let Some(at) = next {
         // SAFETY: a live string.
-        registry::schedule(O::FAMILY, value as usize, at, || (ctx.db(), unsafe { bytes(name) }.into()));
+        registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
     }
     // SAFETY: a live context and string.
     unsafe {

@@ -4,6 +4,8 @@
 //! group are kept apart, so that finding whom a message is for never means asking everybody: with W waiters and G groups waited for, a push looks at the
 //! first of each of at most G + 1 rows, and at none at all when nothing can be claimed. Nobody overtakes: before a newcomer claims, the line is served.
 //!
+//! What is served outside a command is served only while the key may be changed (chores.rs asks).
+//!
 //! A line belongs to a key name in a database, not to a queue: it waits through DEL, and is told WRONGTYPE only when what was a queue becomes
 //! something else.
 
@@ -36,13 +38,20 @@ pub struct Ask {
 }
 
 impl Ask {
-    pub fn options(&self) -> ClaimOptions<'_> {
+    /// For a client whose reply is written at once.
+    pub fn at_once(&self) -> ClaimOptions<'_> {
+        ClaimOptions { returnable: false, ..self.options() }
+    }
+
+    /// For a client that has waited.
+    fn options(&self) -> ClaimOptions<'_> {
         ClaimOptions {
             count: self.count,
             lease: self.lease,
             consumer: self.consumer.as_deref(),
             group: self.group.as_deref(),
             no_ack: self.no_ack,
+            returnable: true,
         }
     }
 }
@@ -170,6 +179,11 @@ struct Lines {
 
 static LINES: std::sync::LazyLock<MainThread<Lines>> =
     std::sync::LazyLock::new(|| MainThread::new(Lines::default()));
+
+/// Whether anybody waits at a key.
+pub fn is_line(place: &Place) -> bool {
+    !nobody() && LINES.with(|l| l.lines.contains_key(&(place.db, place.key.clone())))
+}
 
 /// Puts a client at the end of the lines of `keys`, in the database of the context.
 pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: Wrap) {
@@ -329,7 +343,7 @@ fn first(
     turns: &mut Option<Turns>,
 ) -> Option<(Ticket, Waiter)> {
     let mut opened = Opened::<Queue>::named(ctx, name).ok()?;
-    let (address, now) = (opened.address(), opened.now());
+    let (identity, now) = (opened.identity()?, opened.now());
     let (queue, _) = opened.parts();
     let found = LINES.with(|l| {
         let line = l.lines.get_mut(at)?;
@@ -338,7 +352,7 @@ fn first(
             .get_or_insert_with(|| if queue.claimable(now, None) { line.turns(queue) } else { Turns::new() });
         let Some(ticket) = line.first(queue, now, turns) else {
             if let Some(next) = line.next(queue, now) {
-                registry::schedule(Family::Queue, address, next, || at.clone());
+                registry::schedule(Family::Queue, identity, next, || at.clone());
             }
             return None;
         };
@@ -348,15 +362,22 @@ fn first(
     found
 }
 
-/// Claims from one key for a client that is out of its lines; true if there was something, and it was told.
+/// Claims from one key for a client that is out of its lines; true if it was told something.
 fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> bool {
     let name = OwnedString::new(key);
     let Ok(mut opened) = Opened::<Queue>::named(ctx, &name) else { return false };
-    if opened.existing().is_none() {
+    let Some(object) = opened.identity() else { return false };
+    let now = opened.now();
+    let (queue, journal) = opened.parts();
+    if !queue.claimable(now, waiter.ask.group.as_deref()) {
+        opened.finish();
         return false;
     }
-    let (address, now) = (opened.address(), opened.now());
-    let (queue, journal) = opened.parts();
+    if !block::may_have(ctx, ticket, key) {
+        opened.finish();
+        block::send(ticket, Tree::Error(Error::NO_PERMISSION), Gives::Nothing);
+        return true;
+    }
     let deliveries = clock::with_fencing(|f| queue.claim(now, &waiter.ask.options(), f, journal));
     let messages = deliveries.iter().map(|d| message(queue, d)).collect();
     let receipts =
@@ -365,8 +386,10 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
     if deliveries.is_empty() {
         return false;
     }
+    let taken = deliveries.into_iter().filter_map(Delivery::into_taken).collect();
     let reply = waiter.wrap.around(key, Tree::Array(messages));
-    block::send(ticket, reply, Gives::Messages { place: Place { db, key: key.into() }, address, receipts });
+    let place = Place { db, key: key.into() };
+    block::send(ticket, reply, Gives::Messages { place, object, receipts, taken });
     true
 }
 
@@ -385,21 +408,6 @@ pub fn message(queue: &Queue, delivery: &Delivery) -> Tree {
         Tree::Int(i64::try_from(delivery.deliveries).unwrap_or(i64::MAX)),
         Tree::bulk(queue.payload(delivery)),
     ])
-}
-
-/// In a cluster: those who wait for keys whose slot another node serves now are sent to ask again.
-pub fn send_away(ctx: Ctx<'_>) {
-    let places: Vec<_> = LINES.with(|l| l.lines.keys().cloned().collect());
-    for at in places {
-        if ctx.serves(&OwnedString::new(&at.1)) {
-            continue;
-        }
-        let tickets = LINES.with(|l| l.lines.get(&at).map(Line::tickets)).unwrap_or_default();
-        for ticket in tickets {
-            leave(ticket);
-            block::send(ticket, Tree::Error(Error::SLOT_MOVED), Gives::Nothing);
-        }
-    }
 }
 
 /// The key holds something else: those who waited on a queue there are told.

@@ -3,6 +3,7 @@
 //!
 //! `unsafe` lives here and nowhere else; each block says why it is sound. A panic never reaches the server (guard.rs).
 
+pub mod access;
 pub mod alloc;
 pub mod answers;
 pub mod api;

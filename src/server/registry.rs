@@ -1,15 +1,16 @@
 //! Where the objects are at which something will be due, and when: what the module's one timer goes by.
 //!
-//! An object is known by its address, which is its identity from creation to unlink; the key and database it lives in are noted, and follow it through RENAME,
-//! MOVE and SWAPDB by the server's events (events.rs). Invariants:
+//! An object is known by a number of its own, given when it is made; its address is none, as active defrag moves it. The key and database it lives in are
+//! noted, and follow it through RENAME, MOVE and SWAPDB by the server's events (events.rs). Invariants:
 //!
 //! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
 //!   acked, a booking served): then the wake finds nothing due, and the entry moves on.
-//! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its address.
+//! - An entry never keeps an object alive: the key is opened by name, and the entry counts only if the object there has its number. The address in it is
+//!   followed only when a database is flushed, for those who wait on the object; it is kept right by [`moved`].
 
 use super::api::Ctx;
 use super::main_thread::MainThread;
-use super::{clock, timer};
+use super::timer;
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use hashbrown::HashMap;
@@ -22,78 +23,86 @@ pub struct Place {
     pub key: Box<[u8]>,
 }
 
+/// What an object is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Its own number, never used again.
+    pub id: u64,
+    /// Where it is in memory, as of now.
+    pub address: usize,
+}
+
 #[derive(Debug)]
 struct Entry {
     family: Family,
+    address: usize,
     place: Place,
     wake: Micros,
 }
 
 #[derive(Debug, Default)]
 struct Registry {
-    entries: HashMap<usize, Entry>,
-    wakes: BTreeSet<(Micros, usize)>,
+    entries: HashMap<u64, Entry>,
+    wakes: BTreeSet<(Micros, u64)>,
     /// The entry last scheduled and its wake: on a hot key it spares the look-up. Forgotten whenever an entry goes.
-    recent: Option<(usize, Micros)>,
+    recent: Option<(u64, Micros)>,
 }
 
 static REGISTRY: std::sync::LazyLock<MainThread<Registry>> =
     std::sync::LazyLock::new(|| MainThread::new(Registry::default()));
 
-/// Something is due at `address` at instant `at`. The place is asked for only if the object was not known yet.
+/// Something is due at the object at instant `at`. The place is asked for only if the object was not known yet.
 #[inline]
-pub fn schedule(family: Family, address: usize, at: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
+pub fn schedule(family: Family, object: Identity, at: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
+    let Identity { id, address } = object;
     let earlier = REGISTRY.with(|r| {
-        if r.recent.is_some_and(|(recent, wake)| recent == address && wake <= at) {
+        if r.recent.is_some_and(|(recent, wake)| recent == id && wake <= at) {
             return false;
         }
-        let wake = r.entries.get(&address).map(|entry| entry.wake);
-        r.recent = Some((address, wake.map_or(at, |wake| wake.min(at))));
+        let wake = r.entries.get(&id).map(|entry| entry.wake);
+        r.recent = Some((id, wake.map_or(at, |wake| wake.min(at))));
         match wake {
             Some(wake) if wake <= at => return false,
             Some(wake) => {
-                r.wakes.remove(&(wake, address));
-                r.entries.entry(address).and_modify(|entry| entry.wake = at);
+                r.wakes.remove(&(wake, id));
+                r.entries.entry(id).and_modify(|entry| entry.wake = at);
             }
             None => {
                 let (db, key) = place();
-                r.entries.insert(address, Entry { family, place: Place { db, key }, wake: at });
+                r.entries.insert(id, Entry { family, address, place: Place { db, key }, wake: at });
             }
         }
-        r.wakes.insert((at, address));
+        r.wakes.insert((at, id));
         true
     });
     if earlier {
-        arm(Ctx::own());
+        timer::arm(Ctx::own());
     }
 }
 
-/// The object at `address` is gone, or goes.
-pub fn forget(address: usize) {
+/// The object is gone, or goes.
+pub fn forget(id: u64) {
     REGISTRY.with(|r| {
         r.recent = None;
-        if let Some(entry) = r.entries.remove(&address) {
-            r.wakes.remove(&(entry.wake, address));
+        if let Some(entry) = r.entries.remove(&id) {
+            r.wakes.remove(&(entry.wake, id));
         }
     });
 }
 
 /// Active defrag moved the object.
-pub fn moved(from: usize, to: usize) {
+pub fn moved(id: u64, to: usize) {
     REGISTRY.with(|r| {
-        r.recent = None;
-        if let Some(entry) = r.entries.remove(&from) {
-            r.wakes.remove(&(entry.wake, from));
-            r.wakes.insert((entry.wake, to));
-            r.entries.insert(to, entry);
+        if let Some(entry) = r.entries.get_mut(&id) {
+            entry.address = to;
         }
     });
 }
 
-/// The object at `address` lives under another name now.
-pub fn relocate(address: usize, place: Place) {
+/// The object lives under another name now.
+pub fn relocate(id: u64, place: Place) {
     REGISTRY.with(|r| {
-        if let Some(entry) = r.entries.get_mut(&address) {
+        if let Some(entry) = r.entries.get_mut(&id) {
             entry.place = place;
         }
     });
@@ -115,7 +124,7 @@ pub fn swap(one: i32, other: i32) {
     });
 }
 
-/// A database (-1: all of them) is about to be emptied: its objects, in no order. They are forgotten.
+/// A database (-1: all of them) is about to be emptied: the addresses of its objects, in no order. They are forgotten.
 pub fn flush(db: i32) -> Vec<(Family, usize)> {
     REGISTRY.with(|r| {
         r.recent = None;
@@ -123,13 +132,14 @@ pub fn flush(db: i32) -> Vec<(Family, usize)> {
             .entries
             .iter()
             .filter(|(_, e)| db < 0 || e.place.db == db)
-            .map(|(address, e)| (*address, e.family, e.wake))
+            .map(|(id, e)| (*id, e.wake, e.family, e.address))
             .collect();
-        for (address, _, wake) in &gone {
-            r.entries.remove(address);
-            r.wakes.remove(&(*wake, *address));
+        for (id, wake, ..) in &gone {
+            r.entries.remove(id);
+            r.wakes.remove(&(*wake, *id));
         }
-        gone.into_iter().map(|(address, family, _)| (family, address)).collect()
+        r.entries.shrink_to_fit();
+        gone.into_iter().map(|(_, _, family, address)| (family, address)).collect()
     })
 }
 
@@ -140,12 +150,12 @@ pub fn look_at_all(at: Micros) {
         for entry in r.entries.values_mut() {
             entry.wake = entry.wake.min(at);
         }
-        r.wakes = r.entries.iter().map(|(address, entry)| (entry.wake, *address)).collect();
+        r.wakes = r.entries.iter().map(|(id, entry)| (entry.wake, *id)).collect();
     });
 }
 
-pub fn place(address: usize) -> Option<(Family, Place)> {
-    REGISTRY.with(|r| r.entries.get(&address).map(|e| (e.family, e.place.clone())))
+pub fn place(id: u64) -> Option<(Family, Place)> {
+    REGISTRY.with(|r| r.entries.get(&id).map(|e| (e.family, e.place.clone())))
 }
 
 /// The earliest wake.
@@ -153,28 +163,29 @@ pub fn earliest() -> Option<Micros> {
     REGISTRY.with(|r| r.wakes.first().map(|(at, _)| *at))
 }
 
+/// An object whose wake has come.
+#[derive(Debug)]
+pub struct Due {
+    pub family: Family,
+    pub object: Identity,
+    pub place: Place,
+    pub wake: Micros,
+}
+
 /// Takes the first object whose wake has come; it is forgotten until it is scheduled again.
-pub fn take_due(now: Micros) -> Option<(Family, usize, Place, Micros)> {
+pub fn take_due(now: Micros) -> Option<Due> {
     REGISTRY.with(|r| {
-        let (at, address) = *r.wakes.first()?;
-        if at > now {
+        let (wake, id) = *r.wakes.first()?;
+        if wake > now {
             return None;
         }
         r.wakes.pop_first();
         r.recent = None;
-        let entry = r.entries.remove(&address)?;
-        Some((entry.family, address, entry.place, at))
+        let Entry { family, address, place, .. } = r.entries.remove(&id)?;
+        Some(Due { family, object: Identity { id, address }, place, wake })
     })
 }
 
 pub fn len() -> usize {
     REGISTRY.with(|r| r.entries.len())
-}
-
-/// Aims the timer at the earliest wake, if it is not aimed earlier already.
-#[inline]
-pub fn arm(ctx: Ctx<'_>) {
-    if let (Some(at), false) = (earliest(), clock::frozen()) {
-        timer::aim(ctx, at);
-    }
 }

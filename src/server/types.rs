@@ -9,7 +9,8 @@
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
 use super::key::wake;
-use super::{block, clock, events, lines, registry, stats};
+use super::registry::{self, Identity};
+use super::{block, clock, events, lines, stats};
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
@@ -21,11 +22,13 @@ use crate::engine::token_bucket::TokenBucket;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 /// What a key's value pointer points to: the object, and what only this server notes about it.
 pub struct Value<O> {
+    /// Its number, never used again on this server: what the registry knows it by.
+    pub id: u64,
     pub object: O,
     /// The TTL last given to the key (unix ms); 0: none was given; -1: not known, after a load.
     pub expires_ms: i64,
@@ -33,19 +36,29 @@ pub struct Value<O> {
 
 impl<O: Object> Value<O> {
     pub fn new(object: O) -> Self {
-        Self { object, expires_ms: 0 }
+        Self { id: next_id(), object, expires_ms: 0 }
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity { id: self.id, address: std::ptr::from_ref(self) as usize }
     }
 
     /// An object that came with its key from elsewhere: what TTL the key has is not known, but for one that never has one of ours.
     pub fn arrived(object: O) -> Self {
         let forever = object.lifetime(clock::now()) == Lifetime::Forever;
-        Self { object, expires_ms: if forever { 0 } else { -1 } }
+        Self { id: next_id(), object, expires_ms: if forever { 0 } else { -1 } }
     }
 
     /// All its bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() - size_of::<O>() + self.object.memory()
     }
+}
+
+/// Numbers for values. On the main thread, but for a load that a server runs elsewhere.
+fn next_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Calls `$f::<O>(…)` for the object type of a family.
@@ -192,7 +205,7 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
                 let key = rm!(RedisModule_GetKeyNameFromIO(io));
                 if let (Some(at), false) = (wake(&(*value).object, clock::now()), key.is_null()) {
                     let db = rm!(RedisModule_GetDbIdFromIO(io));
-                    registry::schedule(O::FAMILY, value as usize, at, || (db, bytes(key).into()));
+                    registry::schedule(O::FAMILY, (*value).identity(), at, || (db, bytes(key).into()));
                 }
             }
             value.cast()
@@ -318,7 +331,7 @@ unsafe extern "C" fn free<O: Object>(value: *mut c_void) {
             let mut value = unsafe { Box::from_raw(value.cast::<Value<O>>()) };
             stats::died(O::FAMILY, value.memory());
             if MAIN.get() == Some(&std::thread::current().id()) {
-                registry::forget(std::ptr::from_ref(&*value) as usize);
+                registry::forget(value.id);
                 block::orphaned(&mut value.object);
             }
         },
@@ -330,7 +343,8 @@ unsafe extern "C" fn unlink<O: Object>(opt: *mut raw::RedisModuleKeyOptCtx, valu
     shield(
         || {
             // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
-            registry::forget(value as usize);
+            // SAFETY: a hook's value.
+            registry::forget(unsafe { (*value.cast::<Value<O>>()).id });
             if O::FAMILY.queue() {
                 // SAFETY: the handle is live for the hook; its key name is a live string.
                 unsafe {
@@ -362,7 +376,7 @@ unsafe extern "C" fn copy<O: Object>(
                 let key = rm!(RedisModule_GetToKeyNameFromOptCtx(opt));
                 if let (Some(at), false) = (wake(&(*copy).object, clock::now()), key.is_null()) {
                     let db = rm!(RedisModule_GetToDbIdFromOptCtx(opt));
-                    registry::schedule(O::FAMILY, copy as usize, at, || (db, bytes(key).into()));
+                    registry::schedule(O::FAMILY, (*copy).identity(), at, || (db, bytes(key).into()));
                 }
             }
             copy.cast()
@@ -382,8 +396,8 @@ unsafe extern "C" fn defrag<O: Object>(
             unsafe {
                 let moved = rm!(RedisModule_DefragAlloc(ctx, *value));
                 if !moved.is_null() {
-                    registry::moved(*value as usize, moved as usize);
                     *value = moved;
+                    registry::moved((*moved.cast::<Value<O>>()).id, moved as usize);
                 }
                 let object = &mut (*(*value).cast::<Value<O>>()).object;
                 let mut cursor: c_ulong = 0;

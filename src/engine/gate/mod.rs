@@ -21,7 +21,6 @@ mod tests;
 pub use effect::Effect;
 pub use stage::{Config, Kind};
 
-use super::fencing::Fencing;
 use super::journal::Journal;
 use super::semaphore::line::Line;
 use super::semaphore::permits::Permits;
@@ -54,8 +53,6 @@ pub struct Gate {
 struct Waiter {
     cost: i64,
     maxwait_ms: Option<i64>,
-    /// Drawn on joining the line, as for a semaphore.
-    receipt: u64,
 }
 
 /// `GATE.INFO`.
@@ -95,18 +92,11 @@ impl Gate {
     }
 
     /// `GATE.PASS`.
-    pub fn pass(
-        &mut self,
-        cost: i64,
-        maxwait_ms: Option<i64>,
-        now: Micros,
-        fencing: &mut Fencing,
-        journal: &mut Journal,
-    ) -> Pass {
+    pub fn pass(&mut self, cost: i64, maxwait_ms: Option<i64>, now: Micros, journal: &mut Journal) -> Pass {
         self.end_due(now, usize::MAX, journal);
         let looks = self.looks(None, cost, maxwait_ms, now);
         let pass = Pass::judge(&looks, cost);
-        self.finish(pass, &looks, cost, now, fencing, journal)
+        self.finish(pass, &looks, cost, now, journal)
     }
 
     /// `GATE.PASS … BLOCK ms`: None if the client has to wait; it is answered when it passes or its time is over.
@@ -118,7 +108,6 @@ impl Gate {
         block_ms: i64,
         ticket: Ticket,
         now: Micros,
-        fencing: &mut Fencing,
         journal: &mut Journal,
     ) -> Option<Pass> {
         self.end_due(now, usize::MAX, journal);
@@ -126,11 +115,11 @@ impl Gate {
         let pass = Pass::judge(&looks, cost);
         let too_long = |l: &Look| !l.gives_permit() && l.retry() > block_ms;
         if pass.granted > 0 || pass.retry == -1 || looks.iter().any(too_long) {
-            return Some(self.finish(pass, &looks, cost, now, fencing, journal));
+            return Some(self.finish(pass, &looks, cost, now, journal));
         }
         self.repair(&looks, now, journal);
         let first = self.line.len() == 0;
-        let waiter = Waiter { cost, maxwait_ms, receipt: fencing.draw(now) };
+        let waiter = Waiter { cost, maxwait_ms };
         self.line.push(ticket, now.saturating_add(block_ms.saturating_mul(MS)), waiter);
         if first {
             self.try_again_after(pass.retry, now);
@@ -199,11 +188,10 @@ impl Gate {
         looks: &[Look],
         cost: i64,
         now: Micros,
-        fencing: &mut Fencing,
         journal: &mut Journal,
     ) -> Pass {
         if pass.granted > 0 {
-            pass.receipt = self.gives_permits().then(|| fencing.draw(now));
+            pass.receipt = self.gives_permits().then(|| journal.draw(now));
             self.charge(cost, &pass, now, now, journal);
         } else {
             self.refuse(looks, now, journal);
@@ -331,7 +319,7 @@ impl Gate {
             let looks = self.own_looks(None, first.cost, first.maxwait_ms, at);
             let mut pass = Pass::judge(&looks, first.cost);
             if pass.granted > 0 {
-                pass.receipt = self.gives_permits().then_some(first.receipt);
+                pass.receipt = self.gives_permits().then(|| journal.draw(now));
                 self.charge(first.cost, &pass, at, now, journal);
             } else if pass.retry == -1 {
                 self.refuse(&looks, at, journal);

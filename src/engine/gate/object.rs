@@ -116,6 +116,10 @@ impl Object for Gate {
         }
     }
 
+    fn forget(&mut self, ticket: Ticket) {
+        self.line.remove(ticket);
+    }
+
     /// The permit; what the other stages took is spent.
     fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
         if let Answer::Pass(pass) = answer

@@ -4,9 +4,11 @@ use super::*;
 use crate::engine::bucket::Policy;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
 use crate::engine::bucket::{Limits, MAX_COUNT};
+use crate::engine::fencing::Fencing;
 use crate::engine::leaky_bucket::tests::Naive as Leaky;
 use crate::engine::object::{Family, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
+use crate::engine::tests::journal;
 use crate::engine::time::ceil_ms;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -248,7 +250,6 @@ struct Bench {
     o: Gate,
     mirror: Gate,
     twin: Naive,
-    fencing: Fencing,
     receipts: Vec<u64>,
     tickets: Ticket,
 }
@@ -256,7 +257,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (o, mirror, twin) = (Gate::blank(), Gate::blank(), Naive::default());
-        Self { now: T0, o, mirror, twin, fencing: Fencing::new(), receipts: Vec::new(), tickets: 0 }
+        Self { now: T0, o, mirror, twin, receipts: Vec::new(), tickets: 0 }
     }
 
     /// Time passes up to `to`, stopping where something is due. (But not for ever: two stages that cool in turn keep a costly pass waiting
@@ -295,7 +296,7 @@ impl Bench {
     }
 
     fn play(&mut self, act: Act) {
-        let j = &mut Journal::new(Family::Gate, true);
+        let j = &mut journal(Family::Gate, true);
         let before = snapshot(&self.o);
         // A step back while somebody waits, or on a gate that is cooling, is looked at elsewhere.
         let by = if let Act::Step(by) = act { by } else { 0 };
@@ -327,10 +328,8 @@ impl Bench {
                 let longest = fixed.map(|(s, _)| s.0).max().unwrap_or(0);
                 let waits = block.is_some_and(|ms| naive.granted == 0 && naive.retry != -1 && longest <= ms);
                 let reply = match block {
-                    None => Some(self.o.pass(cost, maxwait, now, &mut self.fencing, j)),
-                    Some(ms) => {
-                        self.o.pass_or_wait(cost, maxwait, ms, self.tickets, now, &mut self.fencing, j)
-                    }
+                    None => Some(self.o.pass(cost, maxwait, now, j)),
+                    Some(ms) => self.o.pass_or_wait(cost, maxwait, ms, self.tickets, now, j),
                 };
                 let receipt = reply.as_ref().and_then(|p| p.receipt);
                 naive.receipt = receipt;
@@ -392,7 +391,7 @@ proptest! {
     #[test]
     fn says_what_the_naive_twin_says(stages in any_stages(), acts in prop::collection::vec(any_act(), 1..40)) {
         let mut bench = Bench::new();
-        bench.o.set(&[(b"z", Config::Permits { limit: 1, lease: 1 })], T0, &mut Journal::new(Family::Gate, false));
+        bench.o.set(&[(b"z", Config::Permits { limit: 1, lease: 1 })], T0, &mut journal(Family::Gate, false));
         bench.mirror = bench.o.duplicate();
         bench.twin.set(&[("z", Setting::Permits(1, 1))], T0);
         bench.play(Act::Set(stages));
@@ -411,11 +410,11 @@ proptest! {
             stages.push(("z", Setting::Permits(3, 2000)));
         }
         bench.play(Act::Set(stages));
-        let (j, f) = (&mut Journal::new(Family::Gate, false), &mut Fencing::new());
+        let j = &mut journal(Family::Gate, false);
         for c in costs {
-            bench.o.pass(c, None, T0, f, j);
+            bench.o.pass(c, None, T0, j);
         }
-        let told = bench.o.pass(cost, None, T0, f, j);
+        let told = bench.o.pass(cost, None, T0, j);
         if told.granted == 0 && told.retry > 0 && told.retry < 200_000_000_000 {
             prop_assert_eq!(bench.o.peek(cost, None, T0 + (told.retry - 1) * MS).granted, 0);
             prop_assert_eq!(bench.o.peek(cost, None, T0 + told.retry * MS).granted, cost);
@@ -431,9 +430,9 @@ proptest! {
             bench.play(act);
         }
         for mut o in damage.accepted::<Gate>(snapshot(&bench.o)) {
-            let (now, j, f) = (bench.now, &mut Journal::new(Family::Gate, false), &mut Fencing::new());
+            let (now, j) = (bench.now, &mut journal(Family::Gate, false));
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(1, None, now), snapshot(&o));
-            let _ = (o.pass(1, None, now, f, j), o.pass_or_wait(2, Some(5), 10_000, 1, now, f, j));
+            let _ = (o.pass(1, None, now, j), o.pass_or_wait(2, Some(5), 10_000, 1, now, j));
             o.settle(MAX_INSTANT, usize::MAX, j);
             o.set(&[(b"a", Config::Leaky { limits: Limits::new(MAX_COUNT, 1, 1).unwrap() })], now, j);
         }
@@ -442,16 +441,16 @@ proptest! {
 
 #[test]
 fn a_refusal_by_the_second_stage_costs_nothing_in_the_first() {
-    let (mut o, j, f) = (Gate::blank(), &mut Journal::new(Family::Gate, false), &mut Fencing::new());
+    let (mut o, j) = (Gate::blank(), &mut journal(Family::Gate, false));
     let limits = |c, t, p| Limits::new(c, t, p).unwrap();
     let user = Config::Bucket { limits: limits(10, 1, 1000), warmup: 0 };
     let pace = Config::Leaky { limits: limits(2, 1, 1000) };
     let jobs = Config::Permits { limit: 5, lease: 60_000 };
     o.set(&[(b"user", user), (b"pace", pace), (b"jobs", jobs)], T0, j);
-    let first = o.pass(1, None, T0, f, j);
+    let first = o.pass(1, None, T0, j);
     assert_eq!(first.stages.iter().map(|s| s.1[1]).collect::<Vec<_>>(), [9, 1, 4]);
-    assert_eq!(o.pass(1, None, T0, f, j).wait, 1000);
-    let refused = o.pass(1, None, T0, f, j);
+    assert_eq!(o.pass(1, None, T0, j).wait, 1000);
+    let refused = o.pass(1, None, T0, j);
     assert_eq!(
         (refused.granted, refused.retry, &*refused.refused_by),
         (0, 1000, &[Name::from(&b"pace"[..])][..])
@@ -463,16 +462,16 @@ fn a_refusal_by_the_second_stage_costs_nothing_in_the_first() {
 
 #[test]
 fn nobody_overtakes_those_who_wait() {
-    let (mut o, j, f) = (Gate::blank(), &mut Journal::new(Family::Gate, false), &mut Fencing::new());
+    let (mut o, j) = (Gate::blank(), &mut journal(Family::Gate, false));
     let bucket = Config::Bucket { limits: Limits::new(10, 1, 1000).unwrap(), warmup: 0 };
     o.set(&[(b"t", bucket)], T0, j);
-    o.pass(8, None, T0, f, j);
-    assert_eq!(o.pass_or_wait(5, None, 60_000, 1, T0, f, j), None);
+    o.pass(8, None, T0, j);
+    assert_eq!(o.pass_or_wait(5, None, 60_000, 1, T0, j), None);
     // Two tokens are there, but the one who waits for five comes first.
-    let newcomer = o.pass(1, None, T0, f, j);
+    let newcomer = o.pass(1, None, T0, j);
     assert_eq!((newcomer.granted, newcomer.retry, newcomer.stages[0].1[1]), (0, 3000, 0));
     assert_eq!(o.looks(Some(b"k"), 1, None, T0)[0].retry(), 3000);
-    assert_eq!(o.pass_or_wait(1, None, 60_000, 2, T0, f, j), None);
+    assert_eq!(o.pass_or_wait(1, None, 60_000, 2, T0, j), None);
     assert_eq!(o.next_event(), Some(T0 + 3_000_000));
     assert!(o.settle(T0 + 3_000_000, usize::MAX, j));
     assert_eq!(o.answers().into_iter().map(|a| a.0).collect::<Vec<_>>(), [1]);

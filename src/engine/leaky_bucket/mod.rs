@@ -132,6 +132,19 @@ impl LeakyBucket {
         Ok(None)
     }
 
+    /// When a client that was admitted may go on; None: it does not wait here.
+    pub fn turn_of(&self, ticket: Ticket) -> Option<Micros> {
+        self.extras.as_ref()?.line.places.get(&ticket).map(|place| place.until)
+    }
+
+    /// What a client that was admitted with this cost is told when its turn has come.
+    pub fn at_its_turn(&self, cost: i64, now: Micros) -> [i64; 6] {
+        let seen = self.bucket().map(|b| b.brought(now));
+        let [all, free, drained] =
+            seen.map_or([cost, cost, 0], |b| [b.limits().capacity(), b.free(), b.wait()]);
+        [cost, all, free, 0, 0, drained]
+    }
+
     /// `LB.PEEK`: what a take would answer.
     pub fn peek(
         &self,

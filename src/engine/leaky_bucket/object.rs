@@ -145,6 +145,17 @@ impl Object for LeakyBucket {
         self.drop_idle_extras();
     }
 
+    fn forget(&mut self, ticket: Ticket) {
+        if let Some(extras) = &mut self.extras {
+            extras.line.remove(ticket);
+            self.drop_idle_extras();
+        }
+    }
+
+    fn last_instant(&self) -> Micros {
+        self.at
+    }
+
     fn waiting(&self) -> usize {
         LeakyBucket::waiting(self)
     }

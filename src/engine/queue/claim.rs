@@ -7,12 +7,13 @@
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
 use super::lane::{Lane, PLAIN, Seat};
-use super::message::Id;
+use super::message::{Id, Stage};
 use super::slab::NONE;
+use super::snapshot::{Brought, Record};
 use super::wire::{ClaimedWire, Wire};
 use super::{Few, Queue};
 use crate::engine::fencing::Fencing;
-use crate::engine::journal::Journal;
+use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 
 /// Deliveries in one effect.
@@ -25,11 +26,13 @@ pub struct ClaimOptions<'a> {
     pub consumer: Option<&'a [u8]>,
     pub group: Option<&'a [u8]>,
     pub no_ack: bool,
+    /// With NOACK: what is handed out may have to come back, as the reply may reach nobody.
+    pub returnable: bool,
 }
 
 impl Default for ClaimOptions<'_> {
     fn default() -> Self {
-        Self { count: 1, lease: None, consumer: None, group: None, no_ack: false }
+        Self { count: 1, lease: None, consumer: None, group: None, no_ack: false, returnable: false }
     }
 }
 
@@ -42,6 +45,23 @@ pub struct Delivery {
     pub deliveries: u64,
     slot: u32,
     taken: Box<[u8]>,
+    /// What it was besides, when it is gone and may come back.
+    record: Option<Box<Record<'static>>>,
+}
+
+/// A message that was handed out with NOACK.
+#[derive(Debug)]
+pub struct Taken {
+    record: Box<Record<'static>>,
+    id: Id,
+    payload: Box<[u8]>,
+}
+
+impl Delivery {
+    /// What may come back of it; None: it is not gone, or was not asked to be kept.
+    pub fn into_taken(self) -> Option<Taken> {
+        Some(Taken { record: self.record?, id: self.id, payload: self.taken })
+    }
 }
 
 impl Queue {
@@ -96,6 +116,8 @@ impl Queue {
             };
             let after =
                 if options.no_ack { self.what_follows(slot, now, Some(self.next_turn)) } else { After::None };
+            let kept = if options.no_ack && options.returnable { self.record(slot) } else { None };
+            let kept = kept.map(|(record, ..)| Box::new(record.into_owned()));
             let item = Claimed { slot, lease, level: self.group_level_after(lane, now), after };
             let taken = self.claim_one(&claim, n, item).unwrap_or_default();
             if let (Some(limits), Some(tokens)) = (self.config.rate, self.tokens) {
@@ -108,6 +130,7 @@ impl Queue {
                 deliveries: u64::from(deliveries) + 1,
                 slot,
                 taken,
+                record: kept,
             });
             if journal.carries() {
                 carried.push((id, item));
@@ -124,6 +147,38 @@ impl Queue {
         }
         record(&claim, &mut carried, journal);
         out
+    }
+
+    /// Messages handed out with NOACK that reached nobody are ready again, as long ready as before. One whose id was given to another since stays gone.
+    pub fn untake(&mut self, now: Micros, taken: Vec<Taken>, journal: &mut Journal) {
+        self.begin_command();
+        for Taken { record, id, payload } in taken {
+            if self.find_live(id.as_ref()).is_some() {
+                continue;
+            }
+            let mut record = *record;
+            let [deliveries, ..] = &mut record.counters;
+            *deliveries = deliveries.saturating_add(1);
+            record.stage = Stage::Ready;
+            record.place = (record.place.0, self.next_seq);
+            record.turn = self.turn_to_join(record.group.as_deref());
+            if journal.carries() {
+                let blob = Blob::Bytes(payload.clone());
+                journal.record(&Wire::Untake(vec![(record.clone(), id.as_ref())]), [blob]);
+            } else {
+                journal.touch();
+            }
+            self.come_again(vec![(record, id, payload)]);
+        }
+        self.settle_from(now, now, usize::MAX, journal);
+    }
+
+    /// [`Queue::untake`], made.
+    pub(super) fn come_again(&mut self, records: Vec<Brought>) {
+        self.totals.acked = self.totals.acked.saturating_sub(records.len() as u64);
+        for (record, id, payload) in records {
+            self.restore(&record, id, payload, NONE);
+        }
     }
 
     /// The level that the bucket of a group has after one more was taken; None: it has none.

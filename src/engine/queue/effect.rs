@@ -233,6 +233,8 @@ pub enum Effect {
     Lanes(Vec<LaneState<'static>>),
     Windows(Vec<(Id, Micros)>),
     Load(Vec<Brought>),
+    /// Handed out with NOACK, and never received.
+    Untake(Vec<Brought>),
 }
 
 impl Queue {
@@ -278,6 +280,7 @@ impl Queue {
                 }
             }
             Effect::Load(records) => self.load(records),
+            Effect::Untake(records) => self.come_again(records),
         }
     }
 

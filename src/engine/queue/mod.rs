@@ -45,7 +45,7 @@ mod windows;
 mod wire;
 
 pub use answer::{NackOptions, Receipted, Which};
-pub use claim::{ClaimOptions, Delivery};
+pub use claim::{ClaimOptions, Delivery, Taken};
 pub use config::{Backoff, Config, OnFull, Pause, Settings, Totals};
 pub use effect::{Effect, Scope};
 pub use message::{Id, IdRef, Receipt, State};

@@ -65,6 +65,7 @@ pub enum Wire<'a> {
     Windows(Vec<(IdRef<'a>, Micros)>),
     Load(Vec<(Record<'a>, IdRef<'a>)>),
     StepBack(Micros),
+    Untake(Vec<(Record<'a>, IdRef<'a>)>),
 }
 
 type Blobs<'b> = dyn Iterator<Item = Box<[u8]>> + 'b;
@@ -197,6 +198,10 @@ impl Queue {
             Wire::Arrive(records) => {
                 let mut rising = self.rising();
                 Effect::Arrive(self.read_records(records, blobs, fencing, &mut rising, false)?)
+            }
+            Wire::Untake(records) => {
+                let mut rising = self.rising();
+                Effect::Untake(self.read_records(records, blobs, fencing, &mut rising, false)?)
             }
             Wire::Header(header) => self.read_header(header, fencing)?,
             Wire::Lanes(lanes) => self.read_lanes(lanes)?,

@@ -10,8 +10,7 @@
 //! - A lease that is over at `now` counts as gone, whether or not it was swept; every write first ends what is over, in the order of time.
 //! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
 //! - While somebody waits nobody else gets a permit; the line is served strictly in order.
-//! - Receipts rise on each semaphore. One who must wait draws its receipt when it joins the line, as settling has no counter at
-//!   hand; nobody overtakes it, so those given before are smaller and those given after are larger all the same.
+//! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
 //! - Not state: the line, the answers not yet told, the counters.
 
 pub(crate) mod line;
@@ -25,7 +24,6 @@ pub(crate) use object::{bytes, drawn, instant, lease, setting};
 pub use permits::Lease;
 
 use super::bucket::NoLimits;
-use super::fencing::Fencing;
 use super::journal::Journal;
 use super::time::{MAX_INSTANT, MS, Micros, ceil_ms};
 use super::waiting::{Answer, Ticket};
@@ -78,7 +76,6 @@ struct Waiter {
     /// The lease it would have had when it began to wait: others reckon with it.
     expected_ms: i64,
     owner: Box<[u8]>,
-    receipt: u64,
 }
 
 /// The reply of ACQUIRE and PEEK.
@@ -121,15 +118,9 @@ pub struct Holder<'a> {
 
 impl Semaphore {
     /// `SEM.ACQUIRE`.
-    pub fn acquire(
-        &mut self,
-        ask: Ask<'_>,
-        now: Micros,
-        fencing: &mut Fencing,
-        journal: &mut Journal,
-    ) -> Result<Permit, NoLimits> {
+    pub fn acquire(&mut self, ask: Ask<'_>, now: Micros, journal: &mut Journal) -> Result<Permit, NoLimits> {
         self.end_due(now, usize::MAX, journal);
-        if let Some(permit) = self.grant_now(ask, now, fencing, journal)? {
+        if let Some(permit) = self.grant_now(ask, now, journal)? {
             return Ok(permit);
         }
         self.counts.refused += 1;
@@ -143,11 +134,10 @@ impl Semaphore {
         block_ms: i64,
         ticket: Ticket,
         now: Micros,
-        fencing: &mut Fencing,
         journal: &mut Journal,
     ) -> Result<Option<Permit>, NoLimits> {
         self.end_due(now, usize::MAX, journal);
-        if let Some(permit) = self.grant_now(ask, now, fencing, journal)? {
+        if let Some(permit) = self.grant_now(ask, now, journal)? {
             return Ok(Some(permit));
         }
         if ask.count > self.limit_for(ask.limit, now)? {
@@ -160,7 +150,6 @@ impl Semaphore {
             lease_ms: ask.lease_ms,
             expected_ms: ask.lease_ms.unwrap_or(self.lease_ms),
             owner: ask.owner.into(),
-            receipt: fencing.draw(now),
         };
         self.line.push(ticket, now.saturating_add(block_ms.saturating_mul(MS)), waiter);
         Ok(None)
@@ -187,22 +176,18 @@ impl Semaphore {
         &mut self,
         ask: Ask<'_>,
         now: Micros,
-        fencing: &mut Fencing,
         journal: &mut Journal,
     ) -> Result<Option<Permit>, NoLimits> {
         let all = self.limit_for(ask.limit, now)?;
         if self.line.len() > 0 || self.permits.used(now) + ask.count > all {
             return Ok(None);
         }
-        let receipt = fencing.draw(now);
         let lease_ms = ask.lease_ms.unwrap_or(self.lease_ms);
-        Ok(Some(self.grant(receipt, ask.count, all, lease_ms, ask.owner.into(), now, journal)))
+        Ok(Some(self.grant(ask.count, all, lease_ms, ask.owner.into(), now, journal)))
     }
 
-    #[allow(clippy::too_many_arguments)] // what a lease consists of
     fn grant(
         &mut self,
-        receipt: u64,
         count: i64,
         limit: i64,
         lease_ms: i64,
@@ -212,6 +197,7 @@ impl Semaphore {
     ) -> Permit {
         let until = now.saturating_add(lease_ms.saturating_mul(MS)).min(MAX_INSTANT);
         self.counts.granted += 1;
+        let receipt = journal.draw(now);
         self.commit(Effect::Granted { receipt, count, until, limit, owner }, journal);
         Permit {
             granted: count,
@@ -357,7 +343,7 @@ impl Semaphore {
                 Ok(all) if count <= all => {
                     if let Some(w) = self.line.remove(ticket) {
                         let lease_ms = w.lease_ms.unwrap_or(self.lease_ms);
-                        let permit = self.grant(w.receipt, count, all, lease_ms, w.owner, now, journal);
+                        let permit = self.grant(count, all, lease_ms, w.owner, now, journal);
                         self.answers.push((ticket, Answer::Permit(permit)));
                     }
                 }

@@ -189,6 +189,10 @@ impl Object for Semaphore {
         }
     }
 
+    fn forget(&mut self, ticket: Ticket) {
+        self.line.remove(ticket);
+    }
+
     fn counts(&self, into: &mut [u64]) {
         let now = [self.counts.ended, self.counts.released, self.counts.granted.unsigned_abs()];
         for (to, count) in into.iter_mut().zip(now) {

@@ -1,8 +1,10 @@
 //! The semaphore against a naive twin; every history is also folded through its carried effects.
 
 use super::*;
+use crate::engine::fencing::Fencing;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
+use crate::engine::tests::journal;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -159,15 +161,14 @@ struct Bench {
     o: Semaphore,
     mirror: Semaphore,
     twin: Twin,
-    fencing: Fencing,
     receipts: Vec<u64>,
     tickets: Ticket,
 }
 
 impl Bench {
     fn new() -> Self {
-        let (o, mirror, fencing) = (Semaphore::blank(), Semaphore::blank(), Fencing::new());
-        Self { now: T0, o, mirror, twin: Twin::new(), fencing, receipts: Vec::new(), tickets: 0 }
+        let (o, mirror) = (Semaphore::blank(), Semaphore::blank());
+        Self { now: T0, o, mirror, twin: Twin::new(), receipts: Vec::new(), tickets: 0 }
     }
 
     /// Time passes up to `to`, stopping where something is due.
@@ -203,7 +204,7 @@ impl Bench {
     }
 
     fn play(&mut self, act: Act) {
-        let j = &mut Journal::new(Family::Semaphore, true);
+        let j = &mut journal(Family::Semaphore, true);
         let before = snapshot(&self.o);
         let by = if let Act::Step(by) = act { by } else { 0 };
         let gone = self.twin.held.is_empty() && !self.twin.pinned;
@@ -220,8 +221,8 @@ impl Bench {
                 self.tickets += 1;
                 let ask = Ask { limit, count, lease_ms, owner: b"me" };
                 let reply = match block {
-                    Some(ms) => self.o.acquire_or_wait(ask, ms, self.tickets, now, &mut self.fencing, j).ok(),
-                    None => self.o.acquire(ask, now, &mut self.fencing, j).ok().map(Some),
+                    Some(ms) => self.o.acquire_or_wait(ask, ms, self.tickets, now, j).ok(),
+                    None => self.o.acquire(ask, now, j).ok().map(Some),
                 };
                 let receipt = reply.flatten().and_then(|p| p.receipt);
                 let ahead = self.twin.line.len();
@@ -329,18 +330,18 @@ proptest! {
     /// Refused until the told instant, granted at it, if nobody else comes.
     #[test]
     fn a_told_wait_is_exact(held in prop::collection::vec((1..3i64, 1..9000i64), 1..8), count in 1..4i64) {
-        let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+        let (mut o, mut j) = (Semaphore::blank(), journal(Family::Semaphore, false));
         o.set(4, 1000, T0, &mut j);
         for (count, ms) in held {
-            o.acquire(Ask { limit: None, count, lease_ms: Some(ms), owner: b"" }, T0, &mut f, &mut j).unwrap();
+            o.acquire(Ask { limit: None, count, lease_ms: Some(ms), owner: b"" }, T0, &mut j).unwrap();
         }
         let ask = Ask { limit: None, count, lease_ms: None, owner: b"" };
-        let told = o.acquire(ask, T0, &mut f, &mut j).unwrap();
+        let told = o.acquire(ask, T0, &mut j).unwrap();
         if told.granted == 0 {
             prop_assert!(told.retry > 0);
             prop_assert_eq!(o.peek(None, count, T0 + (told.retry - 1) * MS).unwrap().granted, 0);
             prop_assert_eq!(o.peek(None, count, T0 + told.retry * MS).unwrap().granted, count);
-            prop_assert_eq!(o.acquire(ask, T0 + told.retry * MS, &mut f, &mut j).unwrap().granted, count);
+            prop_assert_eq!(o.acquire(ask, T0 + told.retry * MS, &mut j).unwrap().granted, count);
         }
     }
 
@@ -353,10 +354,10 @@ proptest! {
             bench.play(act);
         }
         for mut o in damage.accepted::<Semaphore>(snapshot(&bench.o)) {
-            let (now, mut j, mut f) = (bench.now, Journal::new(Family::Semaphore, false), Fencing::new());
+            let (now, mut j) = (bench.now, journal(Family::Semaphore, false));
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
             let ask = Ask { limit: Some(2), count: 1, lease_ms: None, owner: b"" };
-            let _ = o.acquire_or_wait(ask, 10, 1, now, &mut f, &mut j);
+            let _ = o.acquire_or_wait(ask, 10, 1, now, &mut j);
             o.settle(MAX_INSTANT, usize::MAX, &mut j);
             o.set(1, 1, now, &mut j);
         }
@@ -365,11 +366,11 @@ proptest! {
 
 #[test]
 fn thousands_wait_in_order() {
-    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    let (mut o, mut j) = (Semaphore::blank(), journal(Family::Semaphore, false));
     o.set(10, 1000, T0, &mut j);
     let ask = Ask { limit: None, count: 1, lease_ms: None, owner: b"" };
     for ticket in 0..10_010 {
-        let told = o.acquire_or_wait(ask, 31_622_400_000, ticket, T0, &mut f, &mut j).unwrap();
+        let told = o.acquire_or_wait(ask, 31_622_400_000, ticket, T0, &mut j).unwrap();
         assert_eq!(told.is_some(), ticket < 10);
     }
     // 10 of them every second: the last of 10,000 after 1,000 s, a newcomer a second later.
@@ -387,14 +388,14 @@ fn thousands_wait_in_order() {
 
 #[test]
 fn a_small_budget_is_kept_and_a_late_sweep_goes_in_order() {
-    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    let (mut o, mut j) = (Semaphore::blank(), journal(Family::Semaphore, false));
     o.set(2, 1000, T0, &mut j);
     let ask = |ms| Ask { limit: None, count: 1, lease_ms: Some(ms), owner: b"" };
-    o.acquire(ask(1000), T0, &mut f, &mut j).unwrap();
-    o.acquire(ask(3000), T0, &mut f, &mut j).unwrap();
-    assert_eq!(o.acquire_or_wait(ask(9000), 500, 1, T0, &mut f, &mut j), Ok(None));
-    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 2, T0, &mut f, &mut j), Ok(None));
-    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 3, T0, &mut f, &mut j), Ok(None));
+    o.acquire(ask(1000), T0, &mut j).unwrap();
+    o.acquire(ask(3000), T0, &mut j).unwrap();
+    assert_eq!(o.acquire_or_wait(ask(9000), 500, 1, T0, &mut j), Ok(None));
+    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 2, T0, &mut j), Ok(None));
+    assert_eq!(o.acquire_or_wait(ask(9000), 5000, 3, T0, &mut j), Ok(None));
     // The first gave up before a permit came back, however late that is noticed.
     let late = T0 + 4_000_000;
     assert!(!o.settle(late, 1, &mut j));
@@ -408,9 +409,9 @@ fn a_small_budget_is_kept_and_a_late_sweep_goes_in_order() {
 
 #[test]
 fn orphans_are_decided_anew() {
-    let (mut o, mut j, mut f) = (Semaphore::blank(), Journal::new(Family::Semaphore, false), Fencing::new());
+    let (mut o, mut j) = (Semaphore::blank(), journal(Family::Semaphore, false));
     let ask = Ask { limit: Some(1), count: 1, lease_ms: None, owner: b"" };
-    o.acquire(ask, T0, &mut f, &mut j).unwrap();
-    assert_eq!(o.acquire_or_wait(ask, 1000, 5, T0, &mut f, &mut j), Ok(None));
+    o.acquire(ask, T0, &mut j).unwrap();
+    assert_eq!(o.acquire_or_wait(ask, 1000, 5, T0, &mut j), Ok(None));
     assert_eq!(o.orphans(), [(5, None)]);
 }

@@ -28,7 +28,7 @@ fn the_bytes_of_carried_changes_never_move() {
 
     let mut journal = Journal::new(Family::Semaphore, true);
     let ask = Ask { limit: Some(2), count: 1, lease_ms: Some(5000), owner: b"me" };
-    Semaphore::blank().acquire(ask, NOW, &mut Fencing::new(), &mut journal).unwrap();
+    Semaphore::blank().acquire(ask, NOW, &mut journal).unwrap();
     let semaphore = head(&mut journal);
 
     let mut journal = Journal::new(Family::Queue, true);

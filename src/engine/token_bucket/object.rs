@@ -169,6 +169,17 @@ impl Object for TokenBucket {
         self.drop_idle_extras();
     }
 
+    fn forget(&mut self, ticket: Ticket) {
+        if let Some(stored) = self.bucket().filter(|_| self.waiting() > 0) {
+            self.extras().line.remove(ticket, &stored);
+            self.drop_idle_extras();
+        }
+    }
+
+    fn last_instant(&self) -> Micros {
+        self.at
+    }
+
     fn undo(&mut self, answer: &Answer, now: Micros, journal: &mut Journal) {
         if let Answer::Six([granted, ..]) = answer
             && *granted > 0

@@ -184,3 +184,40 @@ fn the_last_claim_number_is_kept_though_its_message_is_gone() {
     super::fold::load(&snapshot(&q), &mut other);
     assert_eq!(Some(other.last()), d.claim);
 }
+
+#[test]
+fn what_was_taken_with_noack_and_reached_nobody_is_ready_again() {
+    let (mut q, mut follower) = (Queue::new(), Queue::new());
+    let mut j = Journal::new(Family::Queue, true);
+    let o = PushOptions { group: Some(b"g"), priority: 3, ..PushOptions::default() };
+    q.push(S, b"lost", 0, Some(Id::parse(b"x")), &o, &mut j).unwrap();
+    carry(&mut follower, &mut j, &[b"lost"]);
+    q.push(2 * S, b"later", 0, None, &o, &mut j).unwrap();
+    carry(&mut follower, &mut j, &[b"later"]);
+    let claim = ClaimOptions { no_ack: true, returnable: true, ..ClaimOptions::default() };
+    let taken = q.claim(3 * S, &claim, &mut Fencing::new(), &mut j);
+    assert_eq!(q.payload(&taken[0]), b"lost");
+    assert_eq!((q.len(None), q.info(3 * S).totals.acked), (1, 1));
+    let taken: Vec<Taken> = taken.into_iter().filter_map(Delivery::into_taken).collect();
+    q.untake(4 * S, taken, &mut j);
+    carry(&mut follower, &mut j, &[]);
+    assert_eq!(snapshot(&q), snapshot(&follower));
+    assert_eq!((q.len(None), q.info(4 * S).totals.acked), (2, 0));
+    // Before what came after it, and known to have been handed out once.
+    let again = claim_one(&mut q, 5 * S);
+    assert_eq!((q.payload(&again), again.deliveries), (b"lost".as_slice(), 2));
+    assert_eq!(again.id, Id::parse(b"x"));
+    // One whose id is another's by now stays gone.
+    let taken = q.claim(6 * S, &claim, &mut Fencing::new(), &mut j);
+    assert_eq!(q.payload(&taken[0]), b"later");
+    let id = taken[0].id.clone();
+    let taken: Vec<Taken> = taken.into_iter().filter_map(Delivery::into_taken).collect();
+    q.push(6 * S, b"newer", 0, Some(id), &PushOptions::default(), &mut j).unwrap();
+    q.untake(7 * S, taken, &mut j);
+    let only = claim_one(&mut q, 8 * S);
+    assert_eq!(q.payload(&only), b"newer");
+}
+
+fn claim_one(q: &mut Queue, now: i64) -> Delivery {
+    claim(q, now, 1).remove(0)
+}

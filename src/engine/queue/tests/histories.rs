@@ -270,6 +270,7 @@ impl World {
                     consumer,
                     group: group_of(group),
                     no_ack: *no_ack,
+                    returnable: false,
                 };
                 return self.claim(at, &o);
             }

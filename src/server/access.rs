@@ -1,0 +1,158 @@
+//! Whether a key may be changed now by other means than a client's command, and whether a client that waited may still have what it waited for.
+//!
+//! A command has passed the server's own checks: the slot, the cluster's state, `min-replicas-to-write`, a failed save, a replica that is read only,
+//! the ACL. What the timer does, and what is put off, has not. So the server is asked: an internal command that does nothing is called for the
+//! key, in the mode in which a script's write would be refused. Asked so, nothing is looked up, and no statistics of keys change.
+
+use super::api::{Ctx, OK, OwnedString, RawString, rm};
+use super::clock;
+use super::main_thread::MainThread;
+use crate::engine::time::Micros;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What may be done to a key now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Granted,
+    /// Writes are refused at the moment: too few replicas, a failed save, the cluster is down.
+    NotNow,
+    /// In a cluster: another node answers for the key.
+    Elsewhere,
+}
+
+/// The call that only asks is running.
+static ASKING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the running command only asks whether it would be let through: then it does nothing.
+#[inline]
+pub fn asking() -> bool {
+    ASKING.load(Ordering::Relaxed)
+}
+
+/// Asks the server about a key of the selected database.
+pub fn to_key(ctx: Ctx<'_>, key: &OwnedString) -> Access {
+    match ask(ctx, key) {
+        Ok(()) => Access::Granted,
+        // A slot that is being imported key by key is another node's still, but the keys that have come are ours to look after.
+        Err(libc::EPERM) if is_imported(ctx, key) => Access::Granted,
+        Err(libc::EPERM) => Access::Elsewhere,
+        Err(_) => Access::NotNow,
+    }
+}
+
+/// The same for a key by its bytes.
+pub fn to(ctx: Ctx<'_>, key: &[u8]) -> Access {
+    to_key(ctx, &OwnedString::new(key))
+}
+
+fn ask(ctx: Ctx<'_>, key: &OwnedString) -> Result<(), c_int> {
+    ASKING.store(true, Ordering::Relaxed);
+    // SAFETY: a live context; "S" asks for the checks of a script, "E" for a reply also to a call that is not let through (Valkey 9.1 follows a
+    // wild pointer without it while the cluster is down); the format names in order a live string, a C string and a buffer with its length. The reply is
+    // freed once. errno is this thread's own.
+    let refused = unsafe {
+        *libc::__errno_location() = 0;
+        let reply = rm!(RedisModule_Call(
+            ctx.raw(),
+            c"SLUICE.APPLY".as_ptr(),
+            c"SEscb".as_ptr(),
+            key.raw(),
+            c"0".as_ptr(),
+            c"".as_ptr(),
+            0usize
+        ));
+        let why = *libc::__errno_location();
+        if reply.is_null() {
+            Some(why)
+        } else {
+            let error = rm!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int;
+            rm!(RedisModule_FreeCallReply(reply));
+            error.then_some(why)
+        }
+    };
+    ASKING.store(false, Ordering::Relaxed);
+    refused.map_or(Ok(()), Err)
+}
+
+/// The slots that are imported key by key, and when (monotonic µs) the server said so.
+static IMPORTED: MainThread<(Micros, Vec<i64>)> = MainThread::new((Micros::MIN, Vec::new()));
+
+/// How long what the server said of slots is believed.
+const BELIEVED_US: Micros = 1_000_000;
+
+fn is_imported(ctx: Ctx<'_>, key: &OwnedString) -> bool {
+    let now = clock::monotonic();
+    let known = IMPORTED
+        .with(|(asked_at, slots)| (now.saturating_sub(*asked_at) < BELIEVED_US).then(|| slots.clone()));
+    let slots = known.unwrap_or_else(|| {
+        let slots = imported_slots(ctx);
+        IMPORTED.with(|known| *known = (now, slots.clone()));
+        slots
+    });
+    !slots.is_empty() && slot_of(ctx, key).is_some_and(|slot| slots.contains(&slot))
+}
+
+/// What `CLUSTER NODES` says of slots that come to this node: `[slot-<-node]` in its own line.
+fn imported_slots(ctx: Ctx<'_>) -> Vec<i64> {
+    let mut slots = Vec::new();
+    // SAFETY: a live context; one C string as argument; the reply's text is read before it is freed, once.
+    unsafe {
+        let reply = rm!(RedisModule_Call(ctx.raw(), c"CLUSTER".as_ptr(), c"Ec".as_ptr(), c"NODES".as_ptr()));
+        if reply.is_null() {
+            return slots;
+        }
+        let mut len = 0usize;
+        let text = rm!(RedisModule_CallReplyStringPtr(reply, &mut len));
+        if !text.is_null() {
+            let text = String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len));
+            let own = text.lines().find(|line| line.contains("myself")).unwrap_or_default();
+            let coming = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("-<-"));
+            slots.extend(coming.filter_map(|(slot, _)| slot.parse::<i64>().ok()));
+        }
+        rm!(RedisModule_FreeCallReply(reply));
+    }
+    slots
+}
+
+fn slot_of(ctx: Ctx<'_>, key: &OwnedString) -> Option<i64> {
+    // SAFETY: a live context; a C string and a live string as arguments; the reply is read before it is freed, once.
+    unsafe {
+        let reply = rm!(RedisModule_Call(
+            ctx.raw(),
+            c"CLUSTER".as_ptr(),
+            c"Ecs".as_ptr(),
+            c"KEYSLOT".as_ptr(),
+            key.raw()
+        ));
+        if reply.is_null() {
+            return None;
+        }
+        let slot = rm!(RedisModule_CallReplyInteger(reply));
+        rm!(RedisModule_FreeCallReply(reply));
+        Some(slot)
+    }
+}
+
+/// Whether the client's user may (still) run a command on a key. `argv` is the command as it would be sent. A client that is gone may.
+pub fn permits(ctx: Ctx<'_>, client: u64, argv: &[OwnedString]) -> bool {
+    let mut raws: Vec<RawString> = argv.iter().map(OwnedString::raw).collect();
+    // SAFETY: a live context; the name, if there is one, is ours to free, and so is the user; the arguments are live strings.
+    unsafe {
+        let name = rm!(RedisModule_GetClientUserNameById(ctx.raw(), client));
+        if name.is_null() {
+            return true;
+        }
+        let user: *mut raw::RedisModuleUser = rm!(RedisModule_GetModuleUserFromUserName(name));
+        rm!(RedisModule_FreeString(ctx.raw(), name));
+        if user.is_null() {
+            // Made by another module: there is nothing to check it by. A user that was deleted has no clients any more.
+            return true;
+        }
+        let permitted =
+            rm!(RedisModule_ACLCheckCommandPermissions(user, raws.as_mut_ptr(), raws.len() as c_int)) == OK;
+        rm!(RedisModule_FreeModuleUser(user));
+        permitted
+    }
+}
