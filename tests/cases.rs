@@ -1,4 +1,4 @@
-//! Replays the public cases, small histories of commands and instants with their right replies, on every engine.
+//! Replays the public cases, small histories of commands and instants with their right replies, on every engine, in every form.
 //!
 //! `cases/limiters.json` and `cases/queues.json` are arrays of cases: `name`, `about`, `from`, `steps`. Each case begins with an
 //! empty server and the clock frozen at `T0`. A step has:
@@ -13,7 +13,7 @@
 //! commands have to be there says `common/contract.rs`, so nothing is skipped by accident.
 
 use crate::common::{
-    RawConnection, Reply, Server, T0, assert_required, on_every_engine, registered_commands, say,
+    RawConnection, Reply, Server, T0, assert_required, in_every_form, registered_commands, say,
 };
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ const FILES: [&str; 2] = [include_str!("cases/limiters.json"), include_str!("cas
 
 #[test]
 fn the_public_cases_hold() {
-    on_every_engine(|engine| {
+    in_every_form(|engine| {
         let server = Server::start(engine);
         let mut connection = server.connect();
         let registered = registered_commands(&mut connection);
@@ -36,8 +36,9 @@ fn the_public_cases_hold() {
             let cases: Json = serde_json::from_str(file).expect("a file of cases");
             for case in cases.as_array().expect("an array of cases") {
                 let name = case["name"].as_str().expect("a case has a name");
-                let mut run = Run::start(server.port(), &registered);
-                match run.play(case["steps"].as_array().expect("a case has steps")) {
+                let steps = case["steps"].as_array().expect("a case has steps");
+                let mut run = Run::start(&server, &registered, keys_of_one_slot(steps));
+                match run.play(steps) {
                     Ok(()) => passed += 1,
                     Err(Stop::Missing(what)) => *skipped.entry(what).or_default() += 1,
                     Err(Stop::Wrong(text)) => failures.push(format!("{name}: {text}")),
@@ -67,8 +68,37 @@ enum Stop {
     Wrong(String),
 }
 
+/// The keys that one command or one transaction has beside others: in a cluster they have to be in one slot.
+fn keys_of_one_slot(steps: &[Json]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut in_transaction = false;
+    for words in steps.iter().filter_map(|step| step["do"].as_array()) {
+        let word = |i: usize| words.get(i).and_then(Json::as_str).unwrap_or_default();
+        let keys = match word(0).to_uppercase().as_str() {
+            "MULTI" | "EXEC" => {
+                in_transaction = !in_transaction;
+                continue;
+            }
+            "RQ.MCLAIM" | "GATE.MPASS" => {
+                // Also a case about a wrong number of keys has it as a number or as a text.
+                let count =
+                    words.get(1).map_or(0, |n| n.as_u64().or_else(|| n.as_str()?.parse().ok()).unwrap_or(0));
+                2..2 + usize::try_from(count).unwrap_or(0).min(words.len().saturating_sub(2))
+            }
+            "RQ.MOVE" | "RENAME" | "COPY" => 1..words.len().min(3),
+            "DEL" | "EXISTS" if words.len() > 2 => 1..words.len(),
+            _ if in_transaction => 1..words.len().min(2),
+            _ => continue,
+        };
+        found.extend(keys.map(|i| word(i).to_owned()));
+    }
+    found
+}
+
 struct Run<'a> {
-    port: u16,
+    server: &'a Server,
+    /// Keys that have to be in one slot.
+    together: Vec<String>,
     registered: &'a [String],
     main: RawConnection,
     others: HashMap<String, RawConnection>,
@@ -77,15 +107,17 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn start(port: u16, registered: &'a [String]) -> Self {
-        let mut main = RawConnection::open(port).expect("a connection");
+    fn start(server: &'a Server, registered: &'a [String], together: Vec<String>) -> Self {
+        let together = if server.engine().form.is_cluster() { together } else { vec![] };
+        let mut main = server.raw();
+        main.tag(&together);
         for words in [&["FLUSHALL"][..], &["CONFIG", "RESETSTAT"], &["SLUICE.CLOCK", "SET", &T0.to_string()]]
         {
             let reply = main.call(words).expect("the server answers");
             assert_eq!(reply, Reply::Bytes(b"OK".to_vec()), "{words:?}");
         }
         let (others, saved) = (HashMap::new(), HashMap::new());
-        Self { port, registered, main, others, saved, now: 0 }
+        Self { server, together, registered, main, others, saved, now: 0 }
     }
 
     fn play(&mut self, steps: &[Json]) -> Result<(), Stop> {
@@ -127,7 +159,11 @@ impl<'a> Run<'a> {
         let connection = match client.as_str() {
             "main" => &mut self.main,
             _ => {
-                let open = || RawConnection::open(self.port).expect("a connection");
+                let open = || {
+                    let mut connection = self.server.raw();
+                    connection.tag(&self.together);
+                    connection
+                };
                 self.others.entry(client).or_insert_with(open)
             }
         };

@@ -2,12 +2,12 @@
 //! difference in a reply, with the shortest history the driver finds. Some histories are interrupted at random: the module's server loads
 //! its data set again, starts again, or is replaced by its replica, and has to go on as the model does (`drivers/events.py`).
 //!
-//! Models and drivers are those of `../shared/oracle` (or of the folder in `SLUICE_ORACLE`), run by the scripts in `drivers/`,
-//! which correct them where they are at odds with the contract; without that folder the tests say so and do nothing. Seeds are fixed; `SLUICE_SEED` gives others. `SLUICE_TORTURE=1` plays many more rounds.
+//! Models and drivers are in `oracle/`, run by the scripts in `drivers/`. Seeds are fixed; `SLUICE_SEED` gives others.
+//! `SLUICE_TORTURE=1` plays many more rounds.
 
 use crate::common::{
-    Engine, Server, TempDir, assert_required, free_port, kill_with_parent, on_every_engine,
-    registered_commands, say, within,
+    Engine, Server, TempDir, assert_required, free_port, in_every_form, is_torture, kill_with_parent,
+    on_every_engine, registered_commands, say, within,
 };
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 #[test]
 fn limiters_answer_as_their_model() {
-    with_oracle("limiter_model.py", |oracle, engine| {
+    each_in_turn(in_every_form, |engine| {
         let server = Server::start(engine);
         let commands = registered_commands(&mut server.connect());
         assert_required(&commands);
@@ -27,41 +27,41 @@ fn limiters_answer_as_their_model() {
         let families: Vec<&str> =
             ["TB", "TB", "LB", "SEM", "GATE", "HOT"].into_iter().filter(there).collect();
         for (first_seed, options) in [(0, "--warm --cl"), (500_000, "--warm --cl --back")] {
-            let model = Model::start(oracle, "limiter_model.py", &[]);
+            let model = Model::start("limiter_model.py", &[]);
             let (seed, rounds) = (seed() + first_seed, 16 * scale());
             let arguments = format!("-s {seed} -r {rounds} --only {} {options}", families.join(","));
-            play(oracle, "limiters.py", &model, &server, &arguments);
+            play("limiters.py", &model, &server, &arguments);
         }
     });
 }
 
 #[test]
 fn queues_answer_as_their_model() {
-    with_oracle("queue_model.py", |oracle, engine| {
+    each_in_turn(in_every_form, |engine| {
         let server = Server::start(engine);
         assert_required(&registered_commands(&mut server.connect()));
         for (first_seed, count, options) in
             [(0, 3000, ""), (500_000, 1500, "--mblock"), (600_000, 1500, "--mblock --jump")]
         {
-            let model = Model::start(oracle, "queue_model.py", &["-p"]);
+            let model = Model::start("queue_model.py", &["-p"]);
             let (seed, count) = (seed() + first_seed, count * scale());
             let arguments = format!("--seed {seed} --count {count} --tail 60 {options}");
-            play(oracle, "queue.py", &model, &server, &arguments);
+            play("queue.py", &model, &server, &arguments);
         }
     });
 }
 
 #[test]
 fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
-    with_oracle("limiter_model.py", |oracle, engine| {
-        let model = Model::start(oracle, "limiter_model.py", &[]);
+    each_in_turn(on_every_engine, |engine| {
+        let model = Model::start("limiter_model.py", &[]);
         for (n, setup) in Setup::all().enumerate() {
             let (server, replica) = setup.start(engine);
             let (seed, rounds, replica) = (seed() + 700_000 + 10_000 * n as u64, scale(), of(&replica));
             let go = |options: &str| {
                 let arguments =
                     format!("-s {seed} -r {rounds} -n 200 --warm --cl --events 0.03{replica} {options}");
-                play(oracle, "limiters.py", &model, &server, &arguments);
+                play("limiters.py", &model, &server, &arguments);
             };
             go("--restarts");
             if is_torture() || (setup.aof && setup.replica) {
@@ -73,8 +73,8 @@ fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
 
 #[test]
 fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
-    with_oracle("queue_model.py", |oracle, engine| {
-        let model = Model::start(oracle, "queue_model.py", &["-p"]);
+    each_in_turn(on_every_engine, |engine| {
+        let model = Model::start("queue_model.py", &["-p"]);
         for (n, setup) in Setup::all().enumerate() {
             let (server, replica) = setup.start(engine);
             let (seed, count) = (seed() + 700_000 + 10_000 * n as u64, 200 * scale());
@@ -82,7 +82,7 @@ fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
                 "--seed {seed} --count {count} --tail 60 --mblock --restarts --events 0.25{}",
                 of(&replica)
             );
-            play(oracle, "queue.py", &model, &server, &arguments);
+            play("queue.py", &model, &server, &arguments);
         }
     });
 }
@@ -116,10 +116,6 @@ fn of(replica: &Option<Server>) -> String {
     replica.as_ref().map_or_else(String::new, |r| format!(" --replica {}", r.port()))
 }
 
-fn is_torture() -> bool {
-    std::env::var_os("SLUICE_TORTURE").is_some_and(|v| !v.is_empty() && v != "0")
-}
-
 /// How many times the rounds of an ordinary run are played.
 fn scale() -> u64 {
     if is_torture() { 40 } else { 1 }
@@ -129,24 +125,19 @@ fn seed() -> u64 {
     std::env::var("SLUICE_SEED").map_or(1, |s| s.parse().expect("SLUICE_SEED is a number"))
 }
 
-/// Runs the test on every engine if the folder with the models is there.
-fn with_oracle(model: &str, test: impl Fn(&Path, &Engine)) {
-    let folder = std::env::var_os("SLUICE_ORACLE")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/oracle"), PathBuf::from);
-    if !folder.join(model).is_file() {
-        say(&format!(
-            "SKIPPED: no {model} in {} (SLUICE_ORACLE): replies are not compared",
-            folder.display()
-        ));
-        return;
-    }
+/// Where the models are.
+fn oracle() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
+}
+
+/// Runs a test on engines, one at a time whatever else does the same: a driver, a model and a server are enough for two cores.
+fn each_in_turn(engines: impl FnOnce(Box<dyn Fn(&Engine)>), test: impl Fn(&Engine) + 'static) {
     let python =
         Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(python.is_ok_and(|s| s.success()), "the models need python3 (`make servers` installs it)");
-    // One after the other: a driver, a model and a server are enough for two cores.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    on_every_engine(|engine| test(&folder, engine));
+    engines(Box::new(test));
 }
 
 /// A reference model that listens on a port of its own.
@@ -157,11 +148,11 @@ struct Model {
 
 impl Model {
     /// `port_option`: what comes before the port among the arguments.
-    fn start(oracle: &Path, script: &str, port_option: &[&str]) -> Self {
+    fn start(script: &str, port_option: &[&str]) -> Self {
         for _ in 0..10 {
             let port = free_port();
             let mut command = Command::new("python3");
-            command.arg("-B").arg(oracle.join(script)).args(port_option).arg(port.to_string());
+            command.arg("-B").arg(oracle().join(script)).args(port_option).arg(port.to_string());
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             kill_with_parent(&mut command);
             let mut model = Self { process: command.spawn().expect("python3 starts"), port };
@@ -187,21 +178,22 @@ impl Drop for Model {
 }
 
 /// Plays a driver to its end. What it finds fails the test.
-fn play(oracle: &Path, driver: &str, model: &Model, server: &Server, arguments: &str) {
+fn play(driver: &str, model: &Model, server: &Server, arguments: &str) {
     let folder = TempDir::new();
     let file = folder.path().join("output");
     let output = std::fs::File::create(&file).expect("a file");
     let mut command = Command::new("python3");
     command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers").join(driver));
-    command.env("SLUICE_ORACLE", oracle);
     command.arg(model.port.to_string()).arg(server.port().to_string()).args(arguments.split_whitespace());
+    let form = server.engine().form.of_drivers();
+    command.args(form.split_whitespace());
     command.stdin(Stdio::null()).stdout(output.try_clone().expect("a second handle")).stderr(output);
     kill_with_parent(&mut command);
     let mut process = command.spawn().expect("python3 starts");
     let limit = Duration::from_secs(if is_torture() { 3600 } else { 300 });
     let status = within(limit, "the driver's end", || process.try_wait().ok().flatten());
     let text = std::fs::read_to_string(&file).expect("what the driver printed");
-    let what = format!("{driver} {arguments} on {}", server.engine());
+    let what = format!("{driver}{form} {arguments} on {}", server.engine());
     assert!(status.success(), "{what}:\n{text}");
     say(&format!("{what}: {}", text.trim_end()));
 }

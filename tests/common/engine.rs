@@ -6,6 +6,7 @@
 //! Module: `SLUICE_SO`, else `release/libsluice.so` in `CARGO_TARGET_DIR` or `target`: what `make build` makes. Never the
 //! debug build, so that a test says something about what is shipped.
 
+use super::form::{Form, forms};
 use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +21,8 @@ pub struct Engine {
     /// Product and version up to the minor one: `redis-7.0`, `valkey-8.1`.
     pub name: String,
     pub program: PathBuf,
+    /// How its servers are run.
+    pub form: Form,
 }
 
 impl Engine {
@@ -38,7 +41,7 @@ impl Engine {
 
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        write!(f, "{}{}", self.name, self.form)
     }
 }
 
@@ -85,7 +88,9 @@ fn all_engines() -> Vec<Engine> {
     for program in programs {
         match name_of(&program) {
             // The one on the PATH may be of a version that was fetched too.
-            Some(name) if engines.iter().all(|e| e.name != name) => engines.push(Engine { name, program }),
+            Some(name) if engines.iter().all(|e| e.name != name) => {
+                engines.push(Engine { name, program, form: Form::Plain });
+            }
             Some(_) => {}
             None => say(&format!("engines: {} does not run here", program.display())),
         }
@@ -107,11 +112,30 @@ fn name_of(program: &Path) -> Option<String> {
 /// Runs the test on every engine, each in its turn, and names those on which it failed.
 #[track_caller]
 pub fn on_every_engine(test: impl Fn(&Engine)) {
-    let mut failed: Vec<&str> = Vec::new();
-    for engine in engines() {
+    on_each(engines().to_vec(), test);
+}
+
+/// The same, in every form that is asked for (`form`).
+#[track_caller]
+pub fn in_every_form(test: impl Fn(&Engine)) {
+    in_forms(|_| true, test);
+}
+
+/// The same, in those forms that can show what the test shows.
+#[track_caller]
+pub fn in_forms(fits: impl Fn(Form) -> bool, test: impl Fn(&Engine)) {
+    let wanted: Vec<Form> = forms().iter().copied().filter(|form| fits(*form)).collect();
+    let each = engines().iter().flat_map(|e| wanted.iter().map(|form| Engine { form: *form, ..e.clone() }));
+    on_each(each.collect(), test);
+}
+
+#[track_caller]
+fn on_each(engines: Vec<Engine>, test: impl Fn(&Engine)) {
+    let mut failed: Vec<String> = Vec::new();
+    for engine in &engines {
         if catch_unwind(AssertUnwindSafe(|| test(engine))).is_err() {
             eprintln!("^^^ that was on {engine}");
-            failed.push(&engine.name);
+            failed.push(engine.to_string());
         }
     }
     assert!(failed.is_empty(), "failed on {}", failed.join(", "));

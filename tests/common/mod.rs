@@ -2,6 +2,7 @@
 //!
 //! - `contract`: which commands have to be there by now.
 //! - `engine`: which server programs are there, and where the module is. `on_every_engine` runs a test on each of them.
+//! - `form`: whether they are servers of their own, nodes of a cluster …: `in_every_form`, `on_stage`. `warm`: nodes that stand ready.
 //! - `server`: one running server of a test, with a folder and a port of its own, gone when the test ends.
 //! - `reply`: commands and replies through the `redis` client: `call!`, `error!`, `ints`, `map` …
 //! - `resp`: a connection by hand, for blocked clients and for bytes that no client would send.
@@ -13,14 +14,17 @@
 
 mod contract;
 mod engine;
+pub mod form;
 mod reply;
 mod resp;
 mod server;
 pub mod stage;
+mod warm;
 pub mod workload;
 
 pub use contract::{REQUIRED, assert_required};
-pub use engine::{Engine, engines, module_path, on_every_engine, say};
+pub use engine::{Engine, engines, in_every_form, in_forms, module_path, on_every_engine, say};
+pub use form::{Form, is_torture};
 pub use reply::{
     T0, Talk, advance_clock, array, digest, info, int, ints, map, registered_commands, set_clock, text,
 };

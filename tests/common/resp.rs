@@ -39,26 +39,42 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct RawConnection {
     stream: BufReader<TcpStream>,
+    /// Words that get a tag on their way to the server and lose it on their way back, so that such keys are in one slot.
+    tagged: Vec<Vec<u8>>,
 }
+
+const TAG: &[u8] = b"{t}";
 
 impl RawConnection {
     pub fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: BufReader::new(stream), tagged: Vec::new() })
+    }
+
+    /// From now on these keys have a tag at the server, of which whoever uses this connection sees nothing.
+    pub fn tag<A: AsRef<[u8]>>(&mut self, keys: &[A]) {
+        self.tagged = keys.iter().map(|key| key.as_ref().to_vec()).collect();
     }
 
     /// Sends a command and does not wait for its reply.
     pub fn send<A: AsRef<[u8]>>(&mut self, words: &[A]) -> std::io::Result<()> {
+        self.send_bytes(&self.encoded(words))
+    }
+
+    /// A command as it is sent.
+    pub fn encoded<A: AsRef<[u8]>>(&self, words: &[A]) -> Vec<u8> {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             let word = word.as_ref();
-            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            let tag = if self.tagged.iter().any(|t| t == word) { TAG } else { b"" };
+            out.extend_from_slice(format!("${}\r\n", tag.len() + word.len()).as_bytes());
+            out.extend_from_slice(tag);
             out.extend_from_slice(word);
             out.extend_from_slice(b"\r\n");
         }
-        self.send_bytes(&out)
+        out
     }
 
     /// Sends bytes as they are, well-formed or not.
@@ -103,6 +119,11 @@ impl RawConnection {
                     let mut bytes = vec![0; length + 2];
                     self.stream.read_exact(&mut bytes)?;
                     bytes.truncate(length);
+                    if let Some(word) = bytes.strip_prefix(TAG)
+                        && self.tagged.iter().any(|t| t == word)
+                    {
+                        bytes.drain(..TAG.len());
+                    }
                     Ok(Reply::Bytes(bytes))
                 }
             },

@@ -6,14 +6,16 @@
 //! ended by itself fails its test.
 
 use super::engine::{Engine, module_path};
-use super::reply::{Talk, call, digest, info};
+use super::form::Form;
+use super::reply::{Talk, call, digest, info, registered_commands};
 use super::resp::{RawConnection, Reply};
-use super::within;
+use super::{warm, within};
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,8 @@ pub struct TempDir(PathBuf);
 impl TempDir {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(sweep);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("sluice-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder for a test");
@@ -34,6 +38,19 @@ impl TempDir {
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+}
+
+/// Removes what earlier runs have left behind, because they were ended or their servers ended with them.
+fn sweep() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process =
+            name.strip_prefix("sluice-test-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            // Somebody else's stays.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -62,7 +79,7 @@ pub fn kill_with_parent(command: &mut Command) {
 }
 
 /// What a server is started with. Unless told otherwise: the module with `debug-clock yes cl-throttle yes`, nothing stored.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Builder {
     engine: Engine,
     module: Option<Vec<(String, String)>>,
@@ -103,9 +120,31 @@ impl Builder {
 
     /// Starts the server, or says why it did not: the end of its log. For what has to be refused at load.
     pub fn try_start(self) -> Result<Server, String> {
+        let warm = if self.engine.form.is_cluster() { warm::take(&self) } else { None };
+        let server = warm.map_or_else(|| self.launched(), Ok)?;
+        server.take_form();
+        Ok(server)
+    }
+
+    /// The server, as soon as it answers.
+    pub(super) fn launched(self) -> Result<Server, String> {
         let mut server = Server { builder: self, dir: TempDir::new(), port: free_port(), child: None };
         server.launch()?;
         Ok(server)
+    }
+
+    /// The same for another server: no port is used twice.
+    pub(super) fn anew(mut self) -> Self {
+        for (_, port) in self.options.iter_mut().filter(|(name, _)| name == "cluster-port") {
+            *port = free_port().to_string();
+        }
+        self
+    }
+
+    /// Tells apart what is started in different ways.
+    pub(super) fn kind(&self) -> String {
+        let options: Vec<_> = self.options.iter().filter(|(name, _)| name != "cluster-port").collect();
+        format!("{:?} {:?} {options:?}", self.engine, self.module)
     }
 
     fn configuration(&self, dir: &Path, port: u16) -> String {
@@ -144,7 +183,8 @@ impl Server {
     }
 
     pub fn builder(engine: &Engine) -> Builder {
-        Builder { engine: engine.clone(), module: None, options: Vec::new() }
+        let options = engine.form.options(engine.is_valkey());
+        Builder { engine: engine.clone(), module: None, options }
             .module_arg("debug-clock", "yes")
             .module_arg("cl-throttle", "yes")
     }
@@ -214,9 +254,43 @@ impl Server {
         connection
     }
 
+    /// A client's connection, in the form of this server.
     #[track_caller]
     pub fn raw(&self) -> RawConnection {
+        let mut connection = self.admin();
+        for words in self.engine().form.greeting() {
+            let reply = connection.call(&words).expect("the server answers");
+            assert_eq!(reply, Reply::Bytes(b"OK".to_vec()), "{words:?}");
+        }
+        connection
+    }
+
+    /// The connection of somebody who may do everything, in the first database.
+    #[track_caller]
+    pub fn admin(&self) -> RawConnection {
         RawConnection::open(self.port).expect("a connection")
+    }
+
+    /// Makes of a server that answers what its form says.
+    fn take_form(&self) {
+        let form = self.engine().form;
+        let commands = || registered_commands(&mut self.connect());
+        let Some(words) = form.setup(&if form == Form::Rights { commands() } else { vec![] }) else { return };
+        let mut admin = self.admin();
+        let reply = admin.call(&words).expect("the server answers");
+        // A node that starts again has its slots.
+        assert!(
+            matches!(&reply, Reply::Bytes(_)) || reply.to_string().contains("already busy"),
+            "{words:?}: {reply}"
+        );
+        if form.is_cluster() {
+            within(PATIENCE, "the cluster to be whole", || match admin.call(&["CLUSTER", "INFO"]) {
+                Ok(Reply::Bytes(info)) if String::from_utf8_lossy(&info).contains("cluster_state:ok") => {
+                    Some(())
+                }
+                _ => None,
+            });
+        }
     }
 
     // ------------------------------------------------------------ life and death
@@ -248,6 +322,7 @@ impl Server {
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "the server still runs");
         self.launch().unwrap_or_else(|e| panic!("{e}"));
+        self.take_form();
     }
 
     #[track_caller]

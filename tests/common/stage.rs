@@ -4,7 +4,7 @@
 
 use super::resp::{RawConnection, Reply};
 use super::server::{Builder, Server};
-use super::{eventually, on_every_engine};
+use super::{Engine, Form, eventually, in_forms};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A client that has heard nothing for so long goes on waiting.
@@ -14,9 +14,12 @@ const QUIET: Duration = Duration::from_millis(25);
 pub struct Stage {
     pub server: Server,
     pub control: RawConnection,
+    /// Keys of one slot, in a cluster.
+    tagged: Vec<String>,
 }
 
-/// Runs a test on a server of its own on every engine; the module must not have caught a panic of its own.
+/// Runs a test on a server of its own on every engine, in every form that is asked for; the module must not have caught a
+/// panic of its own.
 #[track_caller]
 pub fn on_stage(test: impl Fn(&mut Stage)) {
     on_stage_with(|builder| builder, test);
@@ -25,11 +28,31 @@ pub fn on_stage(test: impl Fn(&mut Stage)) {
 /// The same, on a server that is started in another way.
 #[track_caller]
 pub fn on_stage_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)) {
-    on_every_engine(|engine| {
-        let mut stage = Stage::on(how(Server::builder(engine).option("hz", "100")).start());
-        test(&mut stage);
-        assert_eq!(stage.field("panics_caught"), 0);
-    });
+    in_forms(shown_by_waiting, |engine| on_one_stage(engine, &how, &test));
+}
+
+/// The same, not in a cluster: for what a node of a cluster does not have (several databases, a master of its own choice).
+#[track_caller]
+pub fn on_stage_alone(test: impl Fn(&mut Stage)) {
+    on_stage_alone_with(|builder| builder, test);
+}
+
+/// Both.
+#[track_caller]
+pub fn on_stage_alone_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)) {
+    in_forms(|form| form == Form::Plain, |engine| on_one_stage(engine, &how, &test));
+}
+
+/// These tests choose databases themselves, and do as much that is not a command of ours as that is.
+fn shown_by_waiting(form: Form) -> bool {
+    form == Form::Plain || form.is_cluster()
+}
+
+#[track_caller]
+fn on_one_stage(engine: &Engine, how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)) {
+    let mut stage = Stage::on(how(Server::builder(engine).option("hz", "100")).start());
+    test(&mut stage);
+    assert_eq!(stage.field("panics_caught"), 0);
 }
 
 /// The wall clock, which the server on this machine shares: unix ms.
@@ -46,7 +69,19 @@ impl Stage {
     #[track_caller]
     pub fn on(server: Server) -> Self {
         let control = server.raw();
-        Self { server, control }
+        Self { server, control, tagged: Vec::new() }
+    }
+
+    /// From now on these keys are in one slot, if this is a cluster; all others are where their names put them.
+    pub fn together(&mut self, keys: &str) {
+        if self.is_cluster() {
+            self.tagged = keys.split_whitespace().map(str::to_owned).collect();
+            self.control.tag(&self.tagged);
+        }
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.server.engine().form.is_cluster()
     }
 
     /// Runs a command that must not fail.
@@ -104,14 +139,7 @@ impl Stage {
     /// Sends commands in one piece, then reads all their replies.
     #[track_caller]
     pub fn at_once(&mut self, lines: &[&str]) -> Vec<String> {
-        let mut bytes = Vec::new();
-        for line in lines {
-            let line = words(line);
-            bytes.extend_from_slice(format!("*{}\r\n", line.len()).as_bytes());
-            for word in line {
-                bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-            }
-        }
+        let bytes: Vec<u8> = lines.iter().flat_map(|line| self.control.encoded(&words(line))).collect();
         self.control.send_bytes(&bytes).expect("the server listens");
         lines.iter().map(|_| self.control.read().expect("the server answers").to_string()).collect()
     }
@@ -139,6 +167,7 @@ impl Stage {
     #[track_caller]
     pub fn client(&mut self) -> Client {
         let mut wire = self.server.raw();
+        wire.tag(&self.tagged);
         let Ok(Reply::Int(id)) = wire.call(&["CLIENT", "ID"]) else { panic!("CLIENT ID is a number") };
         Client { wire, id }
     }
@@ -271,6 +300,7 @@ impl Events {
     pub fn listen(stage: &mut Stage, names: &str) -> Self {
         stage.run("CONFIG SET notify-keyspace-events KEA");
         let mut wire = stage.server.raw();
+        wire.tag(&stage.tagged);
         wire.call(&["PSUBSCRIBE", &format!("__keyevent@*__:{names}")]).expect("a subscription");
         Self(wire)
     }

@@ -1,22 +1,19 @@
-"""../shared/oracle/fuzz_limiters.py, with three corrections. SLUICE_ORACLE is the folder of driver and model; the arguments are
-those of fuzz_limiters.py and of events.py.
-
-- The model lists the holders of SEM.INFO as receipt, owner, count, ms left; the contract says receipt, count, owner, ms left.
-- The driver takes a client for blocked that has no answer within 20 ms, so a model that gets no processor for a moment looks
-  as if it differed. Both sides handle one command after the other: here two round trips on another connection tell instead.
-- The model takes the empty subject; the contract wants 1 to 512 bytes. It is not asked.
+"""fuzz_limiters.py, with events and forms; the arguments are its own and those of events.py and forms.py.
 
 An event is a step of the history. Nobody waits then: who did has gone. Every key is looked at after it.
 """
 import os, sys
 
-sys.path.insert(0, os.environ["SLUICE_ORACLE"])
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle"))
 import events
+import forms
 import fuzz_limiters
 
 CHOSEN = events.options()
+FORM = forms.Form(forms.options(), fuzz_limiters.ALLK)
 MODEL = int(sys.argv[1])
-PRODUCT = events.Product(fuzz_limiters.Conn, int(sys.argv[2]), CHOSEN)
+DRESSED = FORM.connection(fuzz_limiters.Conn)
+PRODUCT = events.Product(DRESSED, int(sys.argv[2]), CHOSEN)
 EVENT = "(event)"
 SUBJECTS = ["u1", "u2", "u3", "u4", "u5", "\udcff\u0000"]
 LOOKS = [[c, k] for keys, commands in [
@@ -26,19 +23,10 @@ LOOKS += [["SEM.INFO", k, "HOLDERS"] for k in fuzz_limiters.SMK] + [["HOT.PEEK",
 
 
 class Side(fuzz_limiters.Side):
-    def answered(self, name, seconds):
-        if seconds < 1:
-            # The first may be handled together with what was sent before it; the second comes after that for sure.
-            self.conn("main").call("PING")
-            self.conn("main").call("PING")
-        return super().answered(name, 0 if seconds < 1 else seconds)
-
-    def normal(self, do, reply):
-        if self.port == MODEL and do[0].upper() == "SEM.INFO" and isinstance(reply, list) and "holders" in reply:
-            at = reply.index("holders") + 1
-            holders = [[receipt, count, owner, left] for receipt, owner, count, left in reply[at]]
-            reply = reply[:at] + [holders] + reply[at + 1:]
-        return super().normal(do, reply)
+    def conn(self, name):
+        if name not in self.conns and self.port != MODEL:
+            self.conns[name] = DRESSED(self.port)
+        return super().conn(name)
 
 
 class Run(fuzz_limiters.Run):
@@ -77,9 +65,17 @@ def history(r, o, run):
     return {"do": [EVENT, event]}
 
 
+TAGGED_FOR = None
+
+
 def drawn(r, o, run):
+    global TAGGED_FOR
+    if TAGGED_FOR is not run:
+        # A history begins. That it is played again and again while it is reduced changes no tag.
+        TAGGED_FOR = run
+        FORM.shuffle(r)
     step = history_of_all(r, o, run)
-    while step.get("do", [""])[0].startswith("HOT.") and step["do"][2:3] == [""]:
+    while "do" in step and FORM.crosses(step["do"]):
         step = history_of_all(r, o, run)
     return step
 

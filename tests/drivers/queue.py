@@ -1,29 +1,52 @@
-"""../shared/oracle/fuzz_queue.py, but it never copies a key onto itself: every server answers that with an error, whatever
-the key holds, and the model does not. SLUICE_ORACLE is the folder of both; the arguments are those of fuzz_queue.py and of
-events.py: what befalls the product now and then, before the whole state is compared. Nobody waits then: who did has gone."""
+"""fuzz_queue.py, with events and forms; the arguments are its own and those of events.py (what befalls the product now and then, before
+the whole state is compared; nobody waits then: who did has gone) and of forms.py."""
 import os, sys, time
 
-sys.path.insert(0, os.environ["SLUICE_ORACLE"])
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle"))
 import events
+import forms
 import fuzz_queue
 
 CHOSEN = events.options()
-PRODUCT = events.Product(fuzz_queue.Conn, int(sys.argv[2]), CHOSEN)
+FORM = forms.Form(forms.options(), fuzz_queue.KEYS)
+PLAIN, DRESSED = fuzz_queue.Conn, FORM.connection(fuzz_queue.Conn)
+MODEL = int(sys.argv[1])
+PRODUCT = events.Product(DRESSED, int(sys.argv[2]), CHOSEN)
 OPEN_FIELDS = fuzz_queue.OPEN_FIELDS
 
 
 class Round(fuzz_queue.Round):
     def __init__(self, ports, seed, opts):
-        super().__init__((ports[0], PRODUCT.port), seed, opts)
         self.luck = events.beside(seed)
+        FORM.shuffle(self.luck)
+        self.queued = []
+        super().__init__((ports[0], PRODUCT.port), seed, opts)
         PRODUCT.clock(0)
         fuzz_queue.OPEN_FIELDS = OPEN_FIELDS
 
     def command(self):
         words = super().command()
-        while words[0] == "COPY" and words[1] == words[2]:
+        while FORM.crosses(words, self.queued if self.in_multi else []):
             words = super().command()
+        if self.in_multi:
+            self.queued.append(words)
         return words
+
+    def garbage(self):
+        words = super().garbage()
+        # Which words of a command in disorder a server takes for keys is its own affair.
+        while FORM.o.cluster and str(words[0]).upper() in forms.SEVERAL:
+            words = super().garbage()
+        return words
+
+    def play(self, words, mutated=False):
+        if words == ["MULTI"]:
+            self.queued = []
+        return super().play(words, mutated)
+
+    def block(self, words):
+        if not FORM.crosses(words):
+            super().block(words)
 
     def tick(self, ms):
         PRODUCT.clock(self.now + ms)
@@ -55,6 +78,7 @@ class Round(fuzz_queue.Round):
         fuzz_queue.OPEN_FIELDS = OPEN_FIELDS | {"total_rejected"}
 
 
+fuzz_queue.Conn = lambda port: PLAIN(port) if port == MODEL else DRESSED(port)
 fuzz_queue.Round = Round
 fuzz_queue.main()
 PRODUCT.tell()
