@@ -3,7 +3,7 @@
 //! answer is an error that names the argument, nothing is changed, and the server goes on.
 
 use crate::common::Reply;
-use crate::common::stage::{Stage, numbers, on_stage, payloads, receipt};
+use crate::common::stage::{Stage, numbers, on_stage_alone, payloads, receipt};
 
 /// What a valid call of a command looks like: its required words, and the options that may follow. A placeholder is a number, by the name
 /// that its error gives it (`+` is a space) and its bounds: `{cost}` counts from 1, `{period:D}` lasts from 1 ms, `{priority:0:255}`.
@@ -191,7 +191,7 @@ fn refused(s: &mut Stage, words: &[Vec<u8>]) -> String {
 /// Runs a test on the prepared keys, which must be as they were afterwards.
 #[track_caller]
 fn changes_nothing(test: impl Fn(&mut Stage)) {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         prepare(s);
         let before = digest(s);
         test(s);
@@ -204,7 +204,7 @@ fn changes_nothing(test: impl Fn(&mut Stage)) {
 
 #[test]
 fn every_command_but_the_internal_ones_has_a_form_here() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let Reply::Array(names) = s.run("COMMAND LIST FILTERBY MODULE sluice") else { panic!("a list") };
         for name in names {
             let Reply::Bytes(name) = name else { panic!("a name") };
@@ -217,7 +217,7 @@ fn every_command_but_the_internal_ones_has_a_form_here() {
 
 #[test]
 fn the_forms_are_right() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for form in FORMS {
             s.run("FLUSHALL");
             prepare(s);
@@ -480,7 +480,7 @@ const ODD: &[&[u8]] = &[
 
 #[test]
 fn keys_are_any_bytes() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for key in ODD.iter().chain([&&b""[..], &&[b'k'; 5000][..]]) {
             let word = |w: &'static str| w.as_bytes().to_vec();
             let mut call = |words: &[&'static str]| {
@@ -500,7 +500,7 @@ fn keys_are_any_bytes() {
 
 #[test]
 fn ids_groups_consumers_and_payloads_are_any_bytes() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let long = vec![0xff; 512];
         for odd in ODD.iter().copied().chain([&long[..], b"@", b"a@1", b"@@", b"1@2@3"]) {
             s.run("DEL q");
@@ -544,7 +544,7 @@ fn ids_groups_consumers_and_payloads_are_any_bytes() {
 
 #[test]
 fn names_are_one_to_512_bytes() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         prepare(s);
         let before = digest(s);
         let (long, longest) = (vec![b'x'; 513], vec![b'x'; 512]);
@@ -584,7 +584,7 @@ fn names_are_one_to_512_bytes() {
 
 #[test]
 fn ids_that_look_like_the_queues_own_are_passed_over_by_it() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for id in ["1", "3", "007", " 5", "-1", "18446744073709551615", "18446744073709551616", "4294967296"]
         {
             assert_eq!(s.bytes(&["RQ.PUSH", "q", "m", "ID", id]), Reply::Bytes(id.into()));
@@ -599,7 +599,7 @@ fn ids_that_look_like_the_queues_own_are_passed_over_by_it() {
 
 #[test]
 fn a_malformed_receipt_is_an_error_and_nothing_is_done() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         prepare(s);
         let good = receipt(&s.run("RQ.CLAIM q"));
         let before = digest(s);
@@ -824,7 +824,7 @@ fn words_at_random_end_no_server_and_failed_calls_change_nothing() {
     const CALLS: usize = 4000;
     // SLUICE_SEED gives others.
     let seed = std::env::var("SLUICE_SEED").map_or(1, |s| s.parse::<u64>().expect("SLUICE_SEED is a number"));
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         prepare(s);
         let mut before = digest(s);

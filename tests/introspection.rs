@@ -1,7 +1,7 @@
 //! What the server tells of the module: its commands with arity, flags, keys, categories and docs; INFO, settings, load options; and what
 //! ACL rules make of it.
 
-use crate::common::stage::{Stage, on_stage};
+use crate::common::stage::{Stage, on_stage_alone};
 use crate::common::{
     Engine, Server, array, call, error, info, int, map, on_every_engine, registered_commands, text, try_call,
 };
@@ -369,7 +369,7 @@ fn the_version_is_that_of_the_package() {
 
 #[test]
 fn info_counts_keys_bytes_decisions_events_and_waiters() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let text = s.text("INFO sluice");
         let sections: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# ")).collect();
         assert_eq!(sections, ["sluice_module", "sluice_memory", "sluice_decisions", "sluice_events"]);
@@ -430,7 +430,7 @@ fn info_counts_keys_bytes_decisions_events_and_waiters() {
 
 #[test]
 fn settings_are_told_and_those_that_can_be_changed_are() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let all: BTreeSet<String> = {
             let mut c = s.server.connect();
             map(call!(c, "CONFIG", "GET", "sluice.*"))

@@ -2,7 +2,7 @@
 //! when memory is short.
 
 use crate::common::Reply;
-use crate::common::stage::{Events, Stage, numbers, on_stage, on_stage_with, receipt, wall};
+use crate::common::stage::{Events, Stage, numbers, on_stage_alone, on_stage_alone_with, receipt, wall};
 
 /// A key of every family, by its type name.
 const FAMILIES: &[(&str, &str, &str)] = &[
@@ -22,7 +22,7 @@ fn fill(s: &mut Stage) {
 
 #[test]
 fn every_family_has_its_type_name() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         fill(s);
         for (name, key, _) in FAMILIES {
             assert_eq!(s.text(&format!("TYPE {key}")), *name);
@@ -40,7 +40,7 @@ fn every_family_has_its_type_name() {
 
 #[test]
 fn object_and_memory_usage_answer_as_for_any_key() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         fill(s);
         for (_, key, _) in FAMILIES {
             assert_eq!(s.text(&format!("OBJECT ENCODING {key}")), "raw");
@@ -63,7 +63,7 @@ fn object_and_memory_usage_answer_as_for_any_key() {
 
 #[test]
 fn keys_can_be_copied_dumped_restored_renamed_and_moved() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("SLUICE.CLOCK SET 1900000000000");
         fill(s);
         for line in
@@ -98,7 +98,7 @@ fn keys_can_be_copied_dumped_restored_renamed_and_moved() {
 
 #[test]
 fn a_queue_stays_until_del_and_takes_an_expire_of_the_user() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("RQ.PUSH q m");
         let held = receipt(&s.run("RQ.CLAIM q"));
         s.run(&format!("RQ.ACK q {held}"));
@@ -124,7 +124,7 @@ fn left(s: &mut Stage, key: &str) -> i64 {
 
 #[test]
 fn an_unpinned_limiter_lives_until_it_is_full_and_at_most_one_drain_and_a_second_more() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for (take, drain) in [
             ("TB.TAKE k 10 1 1000", 10_000),
             ("LB.TAKE k 10 1 1000", 10_000),
@@ -144,7 +144,7 @@ fn an_unpinned_limiter_lives_until_it_is_full_and_at_most_one_drain_and_a_second
 
 #[test]
 fn a_ban_a_hold_or_a_lease_keeps_its_key_as_long_as_it_lasts() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("TB.BAN ban 50000");
         assert!((49_000..=51_000).contains(&left(s, "ban")));
         s.run("TB.HOLD hold 10 10 10 COST 1 TTL 50000");
@@ -159,7 +159,7 @@ fn a_ban_a_hold_or_a_lease_keeps_its_key_as_long_as_it_lasts() {
 
 #[test]
 fn a_limiter_that_a_command_leaves_full_is_gone_at_once() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for (take, give_back) in [
             ("TB.TAKE k 10 1 600000 COST 5", "TB.REFUND k 5"),
             ("TB.TAKE k 10 1 600000 COST 5", "TB.RESET k"),
@@ -197,7 +197,7 @@ fn a_limiter_that_a_command_leaves_full_is_gone_at_once() {
 
 #[test]
 fn a_pinned_limiter_has_no_ttl_and_stays_when_it_is_full() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         fill(s);
         for (line, key) in [
             ("TB.TAKE tb", "tb"),
@@ -225,7 +225,7 @@ fn a_pinned_limiter_has_no_ttl_and_stays_when_it_is_full() {
 
 #[test]
 fn while_the_test_clock_stands_limiters_live_a_minute_at_least() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         for instant in [1_900_000_000_000, 1_000, wall() - 1000] {
             s.run(&format!("SLUICE.CLOCK SET {instant}"));
             for take in ["TB.TAKE k 1000 1000 1", "LB.TAKE k 1000 1000 1", "SEM.ACQUIRE k 1 LEASE 1"] {
@@ -241,7 +241,7 @@ fn while_the_test_clock_stands_limiters_live_a_minute_at_least() {
 
 #[test]
 fn only_a_call_that_changed_something_dirties_watch() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("SLUICE.CLOCK SET 1900000000000");
         let watched = |s: &mut Stage, line: &str| {
             let mut client = s.client();
@@ -304,7 +304,7 @@ fn only_a_call_that_changed_something_dirties_watch() {
 
 #[test]
 fn changes_are_told_as_keyspace_events_but_takes_are_not() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("SLUICE.CLOCK SET 1900000000000");
         let mut events = Events::listen(s, "*");
         let mut told = |s: &mut Stage, line: &str| {
@@ -389,7 +389,7 @@ fn events_after_claim(heard: Vec<String>) -> Vec<String> {
 
 #[test]
 fn events_are_of_the_module_class() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let mut events = Events::listen(s, "*");
         // Class d alone is enough, and without it there are none.
         s.run("CONFIG SET notify-keyspace-events Ed");
@@ -405,7 +405,7 @@ fn events_are_of_the_module_class() {
 
 #[test]
 fn out_of_memory_what_gives_back_works_and_what_adds_is_refused() {
-    on_stage_with(
+    on_stage_alone_with(
         |builder| builder.option("maxmemory-policy", "noeviction"),
         |s| {
             s.run("RQ.MPUSH q 6 a b c d e f");

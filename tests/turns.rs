@@ -1,7 +1,7 @@
 //! Whose turn it is, against real servers: a newcomer never overtakes who waits, what was for a client that went away goes back, a clock that steps
 //! back locks nobody out, and long lines are served in pieces.
 
-use crate::common::stage::{Stage, on_stage, payloads};
+use crate::common::stage::{Stage, on_stage, on_stage_alone, payloads};
 use crate::common::{Reply, Server, T0, call, digest, eventually, info, on_every_engine, within};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ const COMES: [&[&str]; 3] = [
 #[test]
 fn a_newcomer_does_not_overtake_who_waits_for_a_message() {
     on_stage(|s| {
+        s.together("p q");
         for comes in COMES {
             for newcomer in
                 ["RQ.CLAIM q", "RQ.MCLAIM 2 p q", "RQ.NEXT q RECEIPTS 1 a@1", "RQ.CLAIM q NOACK BLOCK 1"]
@@ -77,6 +78,7 @@ fn what_was_granted_to_a_client_that_is_gone_by_then_goes_back() {
 #[test]
 fn a_delivery_that_never_left_is_no_nack() {
     on_stage(|s| {
+        s.together("q r");
         for elsewhere in ["PING", "RENAME q r"] {
             s.run("FLUSHALL");
             let gone = s.waiter("RQ.CLAIM q CONSUMER c BLOCK 0");
@@ -187,7 +189,7 @@ fn a_move_while_much_is_left_to_be_done_is_carried_in_order() {
 /// A line of many keys is joined without comparing each with each.
 #[test]
 fn a_claim_from_ten_thousand_keys_comes_to_wait_soon() {
-    on_stage(|s| {
+    on_stage_alone(|s| {
         let keys: Vec<String> = (0..10_000).map(|i| format!("k{i}")).collect();
         let began = Instant::now();
         let mut waiter = s.asker(&format!("RQ.MCLAIM 10000 {} BLOCK 0", keys.join(" ")));

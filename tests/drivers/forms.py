@@ -52,10 +52,15 @@ class Form:
             def read(self):
                 r = super().read()
                 if type(r) is bytes:
-                    return form.back.get(text(r), text(r)).encode("utf-8", "surrogateescape")
-                return form.back.get(r, r) if type(r) is str else r
+                    return form.named(text(r)).encode("utf-8", "surrogateescape")
+                return form.named(r) if type(r) is str else r
 
         return Dressed
+
+    def named(self, word):
+        """A key, or a stage of the key of a gate, as the driver knows it."""
+        key, slash, stage = word.partition("/")
+        return self.back[key] + slash + stage if key in self.back else word
 
     def tags(self, words):
         """Where the keys of a command are; None if it would be hard to tell what a server takes for its keys."""
