@@ -19,4 +19,5 @@ mod persistence;
 mod replication;
 mod sale;
 mod timer;
+mod torture;
 mod turns;
