@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MODULE := $(TARGET)/release/libsluice.so
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint bench servers torture clean tools
+.PHONY: help run build test lint bench servers torture miri asan fuzz clean tools
 
 help: ## List the targets (this)
 	@echo "sluice: rate limits and reliable queues inside Redis and Valkey"
@@ -40,7 +40,8 @@ lint: tools ## Check format, lints, documentation and (if cargo-deny is there) d
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --document-private-items --quiet
-	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "cargo-deny is not installed: dependencies not checked"; fi
+	@if command -v cargo-deny >/dev/null; then cargo deny check bans licenses sources; \
+	  else echo "SKIPPED: dependencies are not checked: cargo install cargo-deny"; fi
 
 bench: servers build ## Measure: the engine alone, and the module in a server beside Redis's own commands
 	cargo bench --bench engine --bench server
@@ -49,9 +50,37 @@ servers: ## Fetch the engines that the tests run on into .servers/
 	@.ci/setup redis-server python3
 	@.ci/servers
 
-torture: servers build ## Run the random tests for long, with more seeds (SLUICE_SEED=n begins elsewhere)
+torture: servers build ## Run what is random for long: kills, failovers, fuzzers, in every form (SLUICE_SEED=n begins elsewhere)
 	PROPTEST_CASES=5000 cargo test --lib
+	SLUICE_TORTURE=1 cargo test --test all torture:: -- --nocapture
 	SLUICE_TORTURE=1 cargo test --test all drivers:: -- --nocapture
+	SLUICE_TORTURE=1 cargo test --test all cases:: blocking:: timer:: turns::
+
+miri: ## Run the engine's tests in an interpreter that sees undefined behaviour (needs nightly Rust with miri)
+	@if cargo +nightly miri --version >/dev/null 2>&1; then \
+	  PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --lib engine::; \
+	else echo "SKIPPED: no Miri: rustup toolchain install nightly --component miri --component rust-src"; fi
+
+# The servers' own allocator must be libc's, as in the Valkeys that `make servers` fetches, or the sanitizer sees no allocation.
+ASAN_RUNTIME = $(shell $(or $(CC),cc) -print-file-name=libasan.so 2>/dev/null)
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+asan: servers ## Run waiting, timer and keyspace tests with AddressSanitizer in the module (needs nightly Rust, gcc's libasan)
+	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
+	elif [ ! -e "$(ASAN_RUNTIME)" ]; then echo "SKIPPED: no libasan.so: install gcc"; \
+	else \
+	  engines=$$(for s in .servers/*/*-server; do if $$s --version | grep -q malloc=libc; then basename $$(dirname $$s); fi; done | paste -sd,); \
+	  if [ -z "$$engines" ]; then echo "SKIPPED: no server with libc's malloc: make servers"; exit 0; fi; \
+	  set -e; RUSTFLAGS="-Zsanitizer=address" cargo +nightly build --profile quick --target $(HOST) --target-dir $(TARGET)/asan; \
+	  SLUICE_SO=$(abspath $(TARGET)/asan/$(HOST)/quick/libsluice.so) SLUICE_PRELOAD="$(ASAN_RUNTIME)" SLUICE_FORMS=plain \
+	  SLUICE_ENGINES=$$engines cargo test --test all -- blocking:: keyspace:: turns:: hostile_commands_kill; \
+	fi
+
+fuzz: ## Run the fuzzers of carried changes, snapshots and arguments, SECONDS=60 each (needs nightly Rust, cargo-fuzz)
+	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
+	elif ! command -v cargo-fuzz >/dev/null; then echo "SKIPPED: no cargo-fuzz: cargo install cargo-fuzz"; \
+	else for target in effects snapshots arguments; do \
+	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 || exit 1; done; fi
 
 clean: ## Remove what was built and fetched (not what a server stored)
 	cargo clean

@@ -6,7 +6,7 @@
 //! `SLUICE_TORTURE=1` plays many more rounds.
 
 use crate::common::{
-    Engine, Server, TempDir, assert_required, free_port, in_every_form, is_torture, kill_with_parent,
+    Engine, Form, Server, TempDir, assert_required, free_port, in_every_form, is_torture, kill_with_parent,
     on_every_engine, registered_commands, say, within,
 };
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn limiters_answer_as_their_model() {
             ["TB", "TB", "LB", "SEM", "GATE", "HOT"].into_iter().filter(there).collect();
         for (first_seed, options) in [(0, "--warm --cl"), (500_000, "--warm --cl --back")] {
             let model = Model::start("limiter_model.py", &[]);
-            let (seed, rounds) = (seed() + first_seed, 16 * scale());
+            let (seed, rounds) = (seed() + first_seed, 16 * scale() / share(engine));
             let arguments = format!("-s {seed} -r {rounds} --only {} {options}", families.join(","));
             play("limiters.py", &model, &server, &arguments);
         }
@@ -44,7 +44,7 @@ fn queues_answer_as_their_model() {
             [(0, 3000, ""), (500_000, 1500, "--mblock"), (600_000, 1500, "--mblock --jump")]
         {
             let model = Model::start("queue_model.py", &["-p"]);
-            let (seed, count) = (seed() + first_seed, count * scale());
+            let (seed, count) = (seed() + first_seed, count * scale() / share(engine));
             let arguments = format!("--seed {seed} --count {count} --tail 60 {options}");
             play("queue.py", &model, &server, &arguments);
         }
@@ -119,6 +119,11 @@ fn of(replica: &Option<Server>) -> String {
 /// How many times the rounds of an ordinary run are played.
 fn scale() -> u64 {
     if is_torture() { 40 } else { 1 }
+}
+
+/// By how much less is played in forms that are not the plain one, where there is no time for all.
+fn share(engine: &Engine) -> u64 {
+    if is_torture() || engine.form == Form::Plain { 1 } else { 3 }
 }
 
 fn seed() -> u64 {

@@ -133,7 +133,7 @@ fn a_restored_limiter_goes_when_it_is_full() {
 #[test]
 fn thousands_of_groups_are_served_in_pieces() {
     const GROUPS: usize = 2_000;
-    on_stage(|s| {
+    on_stage_alone(|s| {
         s.run("SLUICE.CLOCK REAL");
         s.run("RQ.PAUSE q CLAIM");
         let mut waiters: Vec<_> =

@@ -6,7 +6,7 @@
 //! Module: `SLUICE_SO`, else `release/libsluice.so` in `CARGO_TARGET_DIR` or `target`: what `make build` makes. Never the
 //! debug build, so that a test says something about what is shipped.
 
-use super::form::{Form, forms};
+use super::form::{Form, forms, is_torture};
 use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,9 +124,25 @@ pub fn in_every_form(test: impl Fn(&Engine)) {
 /// The same, in those forms that can show what the test shows.
 #[track_caller]
 pub fn in_forms(fits: impl Fn(Form) -> bool, test: impl Fn(&Engine)) {
-    let wanted: Vec<Form> = forms().iter().copied().filter(|form| fits(*form)).collect();
-    let each = engines().iter().flat_map(|e| wanted.iter().map(|form| Engine { form: *form, ..e.clone() }));
-    on_each(each.collect(), test);
+    on_each(engines_in_forms().into_iter().filter(|e| fits(e.form)).collect(), test);
+}
+
+/// The same, but the forms other than the plain one on one engine only, another for each test: for the many tests whose subject is not the form.
+/// `SLUICE_SEED` turns them on; with `SLUICE_TORTURE=1` or `SLUICE_FORMS` it is all engines.
+#[track_caller]
+pub fn in_forms_by_turns(fits: impl Fn(Form) -> bool, test: impl Fn(&Engine)) {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let seed = std::env::var("SLUICE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0_usize);
+    let turn = name.bytes().fold(seed, |sum, b| sum.wrapping_mul(31).wrapping_add(usize::from(b)));
+    let here = &engines()[turn % engines().len()].name;
+    let all = is_torture() || std::env::var_os("SLUICE_FORMS").is_some();
+    let fits = |e: &Engine| fits(e.form) && (all || e.form == Form::Plain || e.name == *here);
+    on_each(engines_in_forms().into_iter().filter(fits).collect(), test);
+}
+
+fn engines_in_forms() -> Vec<Engine> {
+    let in_form = |e: &Engine, form: &Form| Engine { form: *form, ..e.clone() };
+    engines().iter().flat_map(|e| forms().iter().map(move |form| in_form(e, form))).collect()
 }
 
 #[track_caller]

@@ -23,7 +23,9 @@ mod warm;
 pub mod workload;
 
 pub use contract::{REQUIRED, assert_required};
-pub use engine::{Engine, engines, in_every_form, in_forms, module_path, on_every_engine, say};
+pub use engine::{
+    Engine, engines, in_every_form, in_forms, in_forms_by_turns, module_path, on_every_engine, say,
+};
 pub use form::{Form, is_torture};
 pub use reply::{
     T0, Talk, advance_clock, array, digest, info, int, ints, map, registered_commands, set_clock, text,

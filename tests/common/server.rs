@@ -358,6 +358,10 @@ impl Server {
             let mut command = Command::new(&self.engine().program);
             command.arg(&file).current_dir(self.dir()).stdin(Stdio::null());
             command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+            if let Some(library) = std::env::var_os("SLUICE_PRELOAD") {
+                // A sanitizer's runtime (`make asan`). What servers leave at their end is no leak.
+                command.env("LD_PRELOAD", library).env("ASAN_OPTIONS", "detect_leaks=0");
+            }
             kill_with_parent(&mut command);
             self.child =
                 Some(command.spawn().map_err(|e| format!("{}: {e}", self.engine().program.display()))?);

@@ -4,7 +4,7 @@
 
 use super::resp::{RawConnection, Reply};
 use super::server::{Builder, Server};
-use super::{Engine, Form, eventually, in_forms};
+use super::{Engine, Form, eventually, in_forms, in_forms_by_turns};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A client that has heard nothing for so long goes on waiting.
@@ -28,7 +28,7 @@ pub fn on_stage(test: impl Fn(&mut Stage)) {
 /// The same, on a server that is started in another way.
 #[track_caller]
 pub fn on_stage_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)) {
-    in_forms(shown_by_waiting, |engine| on_one_stage(engine, &how, &test));
+    in_forms_by_turns(shown_by_waiting, |engine| on_one_stage(engine, &how, &test));
 }
 
 /// The same, not in a cluster: for what a node of a cluster does not have (several databases, a master of its own choice).

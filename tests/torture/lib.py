@@ -155,8 +155,12 @@ class Server:
             if preexec:
                 preexec()
 
+        env = self.env or dict(os.environ)
+        if os.environ.get("SLUICE_PRELOAD"):
+            # A sanitizer's runtime has to come first.
+            env = dict(env, LD_PRELOAD=" ".join(filter(None, (os.environ["SLUICE_PRELOAD"], env.get("LD_PRELOAD")))), ASAN_OPTIONS="detect_leaks=0")
         with open(self.log, "ab") as log:
-            self.proc = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, preexec_fn=begin, env=self.env)
+            self.proc = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, preexec_fn=begin, env=env)
         Server.live.append(self)
         if wait:
             self.wait_ready()
@@ -222,7 +226,7 @@ class Server:
     def crashed(self):
         with open(self.log, errors="replace") as f:
             text = f.read()
-        return [x for x in ("REDIS BUG REPORT", "VALKEY BUG REPORT", "panicked", "ASSERTION FAILED", "== CRITICAL ==") if x in text]
+        return [x for x in ("REDIS BUG REPORT", "VALKEY BUG REPORT", "panicked", "ASSERTION FAILED", "== CRITICAL ==", "AddressSanitizer") if x in text]
 
 
 def role(server):

@@ -1,7 +1,7 @@
 //! Tests of what the families have in common, and what their tests share.
 
 pub mod folding;
-mod golden;
+pub mod golden;
 
 use crate::engine::journal::Journal;
 use crate::engine::object::Family;

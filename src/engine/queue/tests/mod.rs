@@ -3,6 +3,7 @@
 mod audit;
 mod examples;
 mod fold;
+mod golden;
 mod histories;
 mod hostile;
 mod twin;
