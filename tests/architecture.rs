@@ -214,6 +214,20 @@ fn unsafe_code_is_in_the_server_half_only() {
     assert_unused(&elsewhere, &["unsafe"], "unsafe code lives in src/server");
 }
 
+/// Several servers ask for a command's keys in an I/O thread, before AUTH: such a function of ours would run beside the main thread.
+#[test]
+fn no_server_asks_us_where_keys_are() {
+    let functions = ["RedisModule_IsKeysPositionRequest", "RedisModule_KeyAtPos"];
+    assert_unused(&code_of(""), &functions, "keys are declared: see Keys::Counted");
+    // The flag is a text, which `code_of` leaves out.
+    for path in files(&root().join("src"), "rs").into_iter().filter(|path| !is_test_file(path)) {
+        let source = std::fs::read_to_string(&path).expect("a source file");
+        let flagged =
+            source.lines().any(|line| line.contains("getkeys-api") && !line.trim_start().starts_with("//"));
+        assert!(!flagged, "keys are declared, not told by `getkeys-api`: {}", path.display());
+    }
+}
+
 #[test]
 fn nothing_is_unwrapped_or_left_to_do() {
     let banned = [".unwrap()", ".expect(", "todo!", "unimplemented!", "dbg!"];

@@ -1,13 +1,28 @@
 //! Three masters of a cluster: commands over several slots, and a slot that moves from one node to another while leases run and clients wait.
 
 use crate::common::stage::{Events, Stage, numbers, payloads, receipt};
-use crate::common::{Engine, Reply, Server, free_port, on_every_engine, within};
+use crate::common::{Engine, RawConnection, Reply, Server, free_port, on_every_engine, within};
 use std::time::{Duration, Instant};
 
 const SLOTS: u16 = 16_384;
 
-fn node(engine: &Engine) -> Stage {
+/// With so many threads: in the I/O threads some servers do more than reading and writing.
+const THREADS: [&str; 2] = ["1", "3"];
+
+/// Runs a test on every engine, with and without I/O threads.
+#[track_caller]
+fn on_every_engine_and_thread(test: impl Fn(&Engine, &str)) {
+    on_every_engine(|engine| {
+        for threads in THREADS {
+            eprintln!("{engine} with io-threads {threads}");
+            test(engine, threads);
+        }
+    });
+}
+
+fn node(engine: &Engine, threads: &str) -> Stage {
     let server = Server::builder(engine)
+        .option("io-threads", threads)
         .option("hz", "100")
         .option("cluster-enabled", "yes")
         .option("cluster-node-timeout", "2000")
@@ -17,12 +32,21 @@ fn node(engine: &Engine) -> Stage {
     Stage::on(server)
 }
 
+/// A single node with every slot is a cluster.
+fn whole(mut s: Stage) -> Stage {
+    s.run("CLUSTER ADDSLOTSRANGE 0 16383");
+    within(Duration::from_secs(10), "the cluster to be whole", || {
+        s.text("CLUSTER INFO").contains("cluster_state:ok").then_some(())
+    });
+    s
+}
+
 /// Three nodes with a third of the slots each.
 struct Cluster(Vec<Stage>);
 
 impl Cluster {
-    fn start(engine: &Engine) -> Self {
-        let mut nodes: Vec<Stage> = (0..3).map(|_| node(engine)).collect();
+    fn start(engine: &Engine, threads: &str) -> Self {
+        let mut nodes: Vec<Stage> = (0..3).map(|_| node(engine, threads)).collect();
         for (i, node) in (0_u16..).zip(&mut nodes) {
             let (first, last) = (i * SLOTS / 3, (i + 1) * SLOTS / 3 - 1);
             node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {}", if i == 2 { SLOTS - 1 } else { last }));
@@ -89,13 +113,8 @@ impl Cluster {
 
 #[test]
 fn one_command_has_all_its_keys_in_one_slot() {
-    on_every_engine(|engine| {
-        // A single node with every slot is a cluster.
-        let mut s = node(engine);
-        s.run("CLUSTER ADDSLOTSRANGE 0 16383");
-        within(Duration::from_secs(10), "the cluster to be whole", || {
-            s.text("CLUSTER INFO").contains("cluster_state:ok").then_some(())
-        });
+    on_every_engine_and_thread(|engine, threads| {
+        let mut s = whole(node(engine, threads));
         for line in ["RQ.MCLAIM 2 a b", "RQ.MCLAIM 2 a b BLOCK 0", "RQ.MOVE a b READY", "GATE.MPASS 2 a b"] {
             assert!(s.error(line).starts_with("CROSSSLOT "), "{line}");
         }
@@ -115,9 +134,137 @@ fn one_command_has_all_its_keys_in_one_slot() {
 }
 
 #[test]
-fn a_slot_moves_with_its_keys_while_leases_run() {
+fn several_keys_of_a_slot_that_moves_are_all_here_or_try_again() {
+    on_every_engine_and_thread(|engine, threads| {
+        let mut cluster = Cluster::start(engine, threads);
+        let (from, to) = cluster.owner_and_other("{m}a");
+        let slot = cluster.0[from].int("CLUSTER KEYSLOT {m}a");
+        let (from_id, to_id) = (cluster.0[from].text("CLUSTER MYID"), cluster.0[to].text("CLUSTER MYID"));
+        for key in ["{m}a", "{m}b"] {
+            cluster.0[from].run(&format!("TB.SET {key} 10 1 1000"));
+        }
+        cluster.0[to].run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"));
+        cluster.0[from].run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
+        let port = cluster.0[to].server.port().to_string();
+        // The first word of what a command is told, here or (asking) on the other node. A native command with the same keys is told the same.
+        let told = |s: &mut Stage, asking: bool, line: &str| {
+            if asking {
+                s.run("ASKING");
+            }
+            let reply = s.bytes(&line.split(' ').collect::<Vec<_>>());
+            match reply {
+                Reply::Error(text) => text.split(' ').next().unwrap().to_owned(),
+                _ => "served".to_owned(),
+            }
+        };
+        let check = |s: &mut Stage, asking: bool, keys: &str, wanted: &str| {
+            let n = keys.split(' ').count();
+            for line in [format!("GATE.MPASS {n} {keys}"), format!("EXISTS {keys}")] {
+                assert_eq!(told(s, asking, &line), wanted, "{line} (asking: {asking})");
+            }
+        };
+        check(&mut cluster.0[from], false, "{m}a {m}b", "served");
+        check(&mut cluster.0[from], false, "{m}a {m}none", "TRYAGAIN");
+        check(&mut cluster.0[from], false, "{m}a {m}b {m}none", "TRYAGAIN");
+        check(&mut cluster.0[from], false, "{m}none1 {m}none2", "ASK");
+        check(&mut cluster.0[to], true, "{m}a {m}b", "TRYAGAIN");
+        check(&mut cluster.0[to], false, "{m}a {m}b", "MOVED");
+        // The first has gone, the second has not: neither node has both.
+        let migrated = cluster.0[from].bytes(&["MIGRATE", "127.0.0.1", &port, "{m}a", "0", "5000"]);
+        assert_eq!(migrated.to_string(), "\"OK\"");
+        check(&mut cluster.0[from], false, "{m}b {m}a", "TRYAGAIN");
+        check(&mut cluster.0[to], true, "{m}a {m}b", "TRYAGAIN");
+        check(&mut cluster.0[to], true, "{m}b {m}a", "TRYAGAIN");
+        assert_eq!(told(&mut cluster.0[from], false, "GATE.MPASS 2 {m}a {m}b"), "ASK", "by the first key");
+        assert_eq!(told(&mut cluster.0[to], true, "RQ.MCLAIM 2 {m}q {m}a BLOCK 0"), "TRYAGAIN");
+        let migrated = cluster.0[from].bytes(&["MIGRATE", "127.0.0.1", &port, "{m}b", "0", "5000"]);
+        assert_eq!(migrated.to_string(), "\"OK\"");
+        check(&mut cluster.0[to], true, "{m}a {m}b", "served");
+        check(&mut cluster.0[from], false, "{m}a {m}b", "ASK");
+        // Not one of the refused has been charged.
+        cluster.0[to].run("ASKING");
+        let info = cluster.0[to].shown("TB.INFO {m}b");
+        assert!(info.contains("\"remaining\", 8,"), "{info}");
+        for node in &mut cluster.0 {
+            assert_eq!(node.field("panics_caught"), 0);
+        }
+    });
+}
+
+#[test]
+fn to_look_at_the_other_keys_is_no_hit_and_no_miss() {
     on_every_engine(|engine| {
-        let mut cluster = Cluster::start(engine);
+        let stats = |mut s: Stage| {
+            s.run("RQ.PUSH {t}a m");
+            s.run("TB.SET {t}b 10 1 1000");
+            s.run("CONFIG RESETSTAT");
+            for line in ["RQ.MCLAIM 2 {t}none {t}a", "RQ.MCLAIM 2 {t}none {t}a", "RQ.CLAIM {t}a"] {
+                s.run(line);
+            }
+            assert!(s.error("GATE.MPASS 2 {t}b {t}none").starts_with("ERR no limits"));
+            let info = s.text("INFO stats");
+            let counted =
+                info.lines().filter(|l| l.starts_with("keyspace_")).map(str::trim).collect::<Vec<_>>();
+            let errors = s.text("INFO errorstats").trim().to_owned();
+            format!("{counted:?} {errors}")
+        };
+        let alone = stats(Stage::on(Server::builder(engine).start()));
+        assert!(alone.contains("keyspace_misses"), "{alone}");
+        assert_eq!(stats(whole(node(engine, "1"))), alone);
+    });
+}
+
+/// Servers that work out a command's slot in an I/O thread do so before AUTH: a client without a password must not end the node.
+#[test]
+fn hostile_clients_do_not_end_a_node_with_io_threads() {
+    const TIME: Duration = Duration::from_millis(1500);
+    on_every_engine(|engine| {
+        for (password, under_test) in [(false, "RQ.MCLAIM"), (true, "RQ.MCLAIM"), (true, "GATE.MPASS")] {
+            let mut s = whole(node(engine, "3"));
+            if password {
+                s.run("CONFIG SET requirepass secret");
+            }
+            let port = s.server.port();
+            let end = Instant::now() + TIME;
+            let hammers: Vec<_> = (0..12)
+                .map(|i| {
+                    std::thread::spawn(move || {
+                        let mut wire = RawConnection::open(port).expect("a connection");
+                        let mut done = 0;
+                        let key = format!("{{m{i}}}a");
+                        let other = format!("{{m{i}}}b");
+                        if password && i % 2 == 0 {
+                            wire.call(&["AUTH", "secret"]).expect("the server answers");
+                        }
+                        while Instant::now() < end {
+                            let reply = if i % 2 == 0 {
+                                wire.call(&["RQ.PUSH", &key, "x", "TTL", "50"])
+                            } else {
+                                wire.call(&[under_test, "2", &key, &other])
+                            };
+                            let reply = reply.expect("the node lives");
+                            if i % 2 == 1 && password {
+                                assert!(reply.to_string().contains("NOAUTH"), "{reply}");
+                            }
+                            done += 1;
+                        }
+                        done
+                    })
+                })
+                .collect();
+            for hammer in hammers {
+                assert!(hammer.join().expect("the node lives") > 10);
+            }
+            assert!(s.server.is_alive(), "{under_test}");
+            assert_eq!(s.field("panics_caught"), 0);
+        }
+    });
+}
+
+#[test]
+fn a_slot_moves_with_its_keys_while_leases_run() {
+    on_every_engine_and_thread(|engine, threads| {
+        let mut cluster = Cluster::start(engine, threads);
         let (from, to) = cluster.owner_and_other("{m}q");
         let slot = cluster.0[from].int("CLUSTER KEYSLOT {m}q");
         let a = &mut cluster.0[from];
@@ -184,8 +331,8 @@ fn a_slot_moves_with_its_keys_while_leases_run() {
 
 #[test]
 fn who_waits_at_a_slot_that_moves_is_sent_to_ask_again_and_no_message_is_lost() {
-    on_every_engine(|engine| {
-        let mut cluster = Cluster::start(engine);
+    on_every_engine_and_thread(|engine, threads| {
+        let mut cluster = Cluster::start(engine, threads);
         let (from, to) = cluster.owner_and_other("{w}q");
         let slot = cluster.0[from].int("CLUSTER KEYSLOT {w}q");
         let a = &mut cluster.0[from];

@@ -136,25 +136,30 @@ fn every_command_has_its_arity_flags_and_keys() {
             assert_eq!(texts(told[2].clone()), wanted, "{name}: flags");
             let range: Vec<i64> = told[3..6].iter().map(|n| int(n.clone())).collect();
             let wanted = match keys {
-                NoKeys | Counted => [0, 0, 0],
+                NoKeys => [0, 0, 0],
                 One => [1, 1, 1],
                 Two => [1, 2, 1],
+                // The first of them: by it a cluster finds the node.
+                Counted => [2, 2, 1],
             };
             assert_eq!(range, wanted, "{name}: first key, last key, step");
             let specs = array(told[8].clone());
             let count = match keys {
                 NoKeys => 0,
-                One | Counted => 1,
-                Two => 2,
+                One => 1,
+                Two | Counted => 2,
             };
             assert_eq!(specs.len(), count, "{name}: key specs");
-            for spec in specs {
+            for (i, spec) in specs.into_iter().enumerate() {
                 let spec = map(spec);
                 let readonly = flags.contains("readonly");
                 let first = if readonly { "RO" } else { "RW" };
-                assert!(texts(spec["flags"].clone()).contains(first), "{name}: {spec:?}");
+                let told = texts(spec["flags"].clone());
+                assert!(told.contains(first), "{name}: {spec:?}");
                 let find = map(spec["find_keys"].clone());
-                let kind = if *keys == Counted { "keynum" } else { "range" };
+                let kind = if *keys == Counted && i == 0 { "keynum" } else { "range" };
+                // What is there for the cluster only counts for nothing else.
+                assert_eq!(told.contains("not_key"), *keys == Counted && i == 1, "{name}: {spec:?}");
                 assert_eq!(text(find["type"].clone()), kind, "{name}");
             }
         }
@@ -308,11 +313,28 @@ fn a_user_of_some_keys_is_refused_the_others() {
             let refusal = c.run_to_error(&command);
             assert!(refusal.starts_with("NOPERM"), "{line}: {refusal}");
         }
+        // Each key of several, wherever it stands.
+        let mut admin = server.connect();
+        for (line, allowed) in [
+            ("RQ.MCLAIM 3 q:a q:b q:c", true),
+            ("RQ.MCLAIM 3 q:a q:b other", false),
+            ("RQ.MCLAIM 3 q:a other q:c", false),
+            ("RQ.MCLAIM 3 other q:b q:c", false),
+            ("GATE.MPASS 3 q:a q:b q:c COST 2", true),
+            ("GATE.MPASS 3 q:a q:b other COST 2", false),
+        ] {
+            let mut dry = redis::cmd("ACL");
+            dry.arg("DRYRUN").arg("worker").arg(line.split(' ').collect::<Vec<_>>());
+            use crate::common::Talk as _;
+            let told = text(admin.run(&dry));
+            assert_eq!(told == "OK", allowed, "{line}: {told}");
+        }
         // A user that may only read a key.
         let mut c = user(&server, &["+@all", "%R~q:*"]);
         assert_eq!(call!(c, "RQ.LEN", "q:a"), Value::Int(1));
         assert!(error!(c, "RQ.PUSH", "q:a", "m").starts_with("NOPERM"));
         assert!(error!(c, "TB.TAKE", "q:tb", 1, 1, 1000).starts_with("NOPERM"));
+        assert!(error!(c, "RQ.MCLAIM", 2, "q:a", "q:b").starts_with("NOPERM"));
     });
 }
 

@@ -311,23 +311,21 @@ fn no_limits(n: usize) -> Error {
 
 fn mpass(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
-    let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);
-    let first = args.position();
-    args.skip(n, "keys")?;
+    let keys = call.counted_keys(&mut args)?;
     let (cost, max_wait, _) = options(&mut args, false)?;
-    let mut names: Vec<&[u8]> = (first..first + n).map(|i| call.arg(i)).collect();
+    let mut names: Vec<&[u8]> = keys.clone().map(|i| call.arg(i)).collect();
     names.sort_unstable();
     if names.windows(2).any(|w| w[0] == w[1]) {
         return Err(Error::new("ERR a key is given twice"));
     }
     let now = call.now();
     let (mut targets, mut looks, mut failed) =
-        (Vec::with_capacity(n), Vec::<Vec<Look>>::with_capacity(n), None);
-    for index in first..first + n {
+        (Vec::with_capacity(names.len()), Vec::<Vec<Look>>::with_capacity(names.len()), None);
+    for index in keys.clone() {
         let looked = Target::open(call, index).and_then(|target| {
             let own = target.looks(call.arg(index), cost, max_wait, now);
             targets.push(target);
-            own.ok_or_else(|| no_limits(index - first + 1))
+            own.ok_or_else(|| no_limits(index - keys.start + 1))
         });
         match looked {
             Ok(own) => looks.push(own),

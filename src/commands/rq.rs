@@ -129,15 +129,13 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
 
 pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
-    let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);
-    let first = args.position();
-    args.skip(n, "keys")?;
+    let keys = call.counted_keys(&mut args)?;
     let claim = options::claim(&mut args, false)?;
-    for i in first..first + n {
+    for i in keys.clone() {
         call.read::<Queue, _>(i, |_| ())?;
     }
-    call.comes_after_waiters(first..first + n);
-    for i in first..first + n {
+    call.comes_after_waiters(keys.clone());
+    for i in keys.clone() {
         let mut key = call.write::<Queue>(i)?;
         let now = key.now();
         if key.existing().is_some() {
@@ -156,10 +154,10 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     }
     match claim.block {
         Some(ms) if call.may_block() => {
-            let mut seen = HashSet::with_capacity(n);
-            let names = (first..first + n).map(|i| call.arg(i)).filter(|name| seen.insert(*name));
-            let keys = names.map(Into::into).collect();
-            wait(call, first, keys, claim, ms, Wrap::Key);
+            let mut seen = HashSet::with_capacity(keys.len());
+            let first = keys.start;
+            let names = keys.map(|i| call.arg(i)).filter(|name| seen.insert(*name));
+            wait(call, first, names.map(Into::into).collect(), claim, ms, Wrap::Key);
         }
         _ => call.reply().nil_array(),
     }

@@ -5,8 +5,8 @@
 //! key, in the mode in which a script's write would be refused. Asked so, nothing is looked up, and no statistics of keys change.
 
 use super::api::{Ctx, OK, OwnedString, RawString, rm};
-use super::clock;
 use super::main_thread::MainThread;
+use super::{clock, slots};
 use crate::engine::time::Micros;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -36,7 +36,7 @@ pub fn to_key(ctx: Ctx<'_>, key: &OwnedString) -> Access {
     match ask(ctx, key) {
         Ok(()) => Access::Granted,
         // A slot that is being imported key by key is another node's still, but the keys that have come are ours to look after.
-        Err(libc::EPERM) if is_imported(ctx, key) => Access::Granted,
+        Err(libc::EPERM) if is_imported(ctx, slots::of(key.bytes())) => Access::Granted,
         Err(libc::EPERM) => Access::Elsewhere,
         Err(_) => Access::NotNow,
     }
@@ -77,12 +77,12 @@ fn ask(ctx: Ctx<'_>, key: &OwnedString) -> Result<(), c_int> {
 }
 
 /// The slots that are imported key by key, and when (monotonic µs) the server said so.
-static IMPORTED: MainThread<(Micros, Vec<i64>)> = MainThread::new((Micros::MIN, Vec::new()));
+static IMPORTED: MainThread<(Micros, Vec<u16>)> = MainThread::new((Micros::MIN, Vec::new()));
 
 /// How long what the server said of slots is believed.
 const BELIEVED_US: Micros = 1_000_000;
 
-fn is_imported(ctx: Ctx<'_>, key: &OwnedString) -> bool {
+fn is_imported(ctx: Ctx<'_>, slot: u16) -> bool {
     let now = clock::monotonic();
     let known = IMPORTED
         .with(|(asked_at, slots)| (now.saturating_sub(*asked_at) < BELIEVED_US).then(|| slots.clone()));
@@ -91,11 +91,11 @@ fn is_imported(ctx: Ctx<'_>, key: &OwnedString) -> bool {
         IMPORTED.with(|known| *known = (now, slots.clone()));
         slots
     });
-    !slots.is_empty() && slot_of(ctx, key).is_some_and(|slot| slots.contains(&slot))
+    slots.contains(&slot)
 }
 
 /// What `CLUSTER NODES` says of slots that come to this node: `[slot-<-node]` in its own line.
-fn imported_slots(ctx: Ctx<'_>) -> Vec<i64> {
+fn imported_slots(ctx: Ctx<'_>) -> Vec<u16> {
     let mut slots = Vec::new();
     // SAFETY: a live context; one C string as argument; the reply's text is read before it is freed, once.
     unsafe {
@@ -109,30 +109,11 @@ fn imported_slots(ctx: Ctx<'_>) -> Vec<i64> {
             let text = String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len));
             let own = text.lines().find(|line| line.contains("myself")).unwrap_or_default();
             let coming = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("-<-"));
-            slots.extend(coming.filter_map(|(slot, _)| slot.parse::<i64>().ok()));
+            slots.extend(coming.filter_map(|(slot, _)| slot.parse::<u16>().ok()));
         }
         rm!(RedisModule_FreeCallReply(reply));
     }
     slots
-}
-
-fn slot_of(ctx: Ctx<'_>, key: &OwnedString) -> Option<i64> {
-    // SAFETY: a live context; a C string and a live string as arguments; the reply is read before it is freed, once.
-    unsafe {
-        let reply = rm!(RedisModule_Call(
-            ctx.raw(),
-            c"CLUSTER".as_ptr(),
-            c"Ecs".as_ptr(),
-            c"KEYSLOT".as_ptr(),
-            key.raw()
-        ));
-        if reply.is_null() {
-            return None;
-        }
-        let slot = rm!(RedisModule_CallReplyInteger(reply));
-        rm!(RedisModule_FreeCallReply(reply));
-        Some(slot)
-    }
 }
 
 /// Whether the client's user may (still) run a command on a key. `argv` is the command as it would be sent. A client that is gone may.

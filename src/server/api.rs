@@ -42,11 +42,10 @@ pub fn missing() -> Vec<&'static str> {
     }
     need!(
         RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free RedisModule_CreateCommand
-        RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_IsKeysPositionRequest RedisModule_KeyAtPos
-        RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
+        RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire RedisModule_GetExpire
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
-        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyType RedisModule_CallReplyStringPtr RedisModule_CallReplyInteger
+        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyType RedisModule_CallReplyStringPtr
         RedisModule_BlockClientOnKeys RedisModule_UnblockClient RedisModule_SetDisconnectCallback RedisModule_BlockedClientDisconnected
         RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId
         RedisModule_GetClientUserNameById RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions
@@ -95,6 +94,11 @@ impl OwnedString {
 
     pub fn raw(&self) -> RawString {
         self.0
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: a string of our own, which lives as long as `self` and is not changed.
+        unsafe { bytes(self.0) }
     }
 }
 
@@ -184,20 +188,6 @@ impl<'a> Ctx<'a> {
     pub fn flags(self) -> Flags {
         // SAFETY: a live context (Ctx's contract).
         Flags(unsafe { rm!(RedisModule_GetContextFlags(self.raw)) })
-    }
-
-    /// Whether the command is not to run, but to tell where its keys are, with [`Ctx::key_at`].
-    pub fn asks_for_keys(self) -> bool {
-        // SAFETY: a live context.
-        unsafe { rm!(RedisModule_IsKeysPositionRequest(self.raw)) != 0 }
-    }
-
-    /// Tells the server that the argument at this position is a key.
-    pub fn key_at(self, position: usize) {
-        if let Ok(position) = c_int::try_from(position) {
-            // SAFETY: a live context; only heeded where keys are asked for.
-            unsafe { rm!(RedisModule_KeyAtPos(self.raw, position)) };
-        }
     }
 
     /// The id of the client whose command runs; 0: there is none.

@@ -6,7 +6,7 @@ use super::error::Error;
 use super::guard::shield;
 use super::key::{self, Opened};
 use super::reply::Reply;
-use super::{access, chores, clock, lines, timer};
+use super::{access, chores, clock, lines, slots, timer};
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
@@ -137,6 +137,17 @@ impl<'a> Call<'a> {
         timer::ready(self.ctx) && access::to(self.ctx, unsafe { bytes(name) }) == access::Access::Granted
     }
 
+    /// Reads `numkeys key …` and answers where in the whole command the keys are. In a cluster they must be in one slot, and all here.
+    pub fn counted_keys(&self, args: &mut Args<'_>) -> Result<Range<usize>, Error> {
+        let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);
+        let first = args.position();
+        args.skip(n, "keys")?;
+        let keys = self.argv.get(first..first + n).ok_or(Error::INTERNAL)?;
+        // SAFETY: the server keeps the arguments alive while the command runs.
+        unsafe { slots::together(self.ctx, keys)? };
+        Ok(first..first + n)
+    }
+
     /// `SLUICE.APPLY`: see [`key::apply`].
     pub fn apply<O: Object>(&self, expire: i64, head: &[u8]) -> Result<(), Error> {
         // SAFETY: the server keeps the arguments alive while the command runs; the arity guarantees key, expire and head.
@@ -148,32 +159,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// As [`entry`], for a command whose first argument says how many keys follow. A cluster asks the command itself where they are: the key spec is not
-/// enough for it. Asked so, it does not run.
-pub(super) unsafe extern "C" fn entry_counted<F>(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int
-where
-    F: Fn(&Call<'_>) -> Result<(), Error> + Copy + 'static,
-{
-    // SAFETY: the context of a running callback.
-    if !unsafe { Ctx::new(ctx) }.asks_for_keys() {
-        // SAFETY: passed on.
-        return unsafe { entry::<F>(ctx, argv, argc) };
-    }
-    shield(
-        || {
-            // SAFETY: as in `entry`.
-            let (ctx, args) = unsafe { (Ctx::new(ctx), Args::new(arguments(argv, argc), 1)) };
-            tell_keys(ctx, args);
-            OK
-        },
-        || ERR,
-    )
-}
-
 /// What the server handed over as arguments.
 ///
 /// # Safety
@@ -182,15 +167,6 @@ unsafe fn arguments<'a>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> 
     let len = usize::try_from(argc).unwrap_or(0);
     // SAFETY: by the contract.
     if argv.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(argv, len) } }
-}
-
-/// `numkeys key …`: none if there are fewer than announced.
-fn tell_keys(ctx: Ctx<'_>, mut args: Args<'_>) {
-    let count = args.count("numkeys").ok().and_then(|n| usize::try_from(n).ok());
-    if let Some(count) = count.filter(|n| *n <= args.left()) {
-        let first = args.position();
-        (first..first + count).for_each(|i| ctx.key_at(i));
-    }
 }
 
 /// What earlier commands left to be done comes before this one, and what this one leaves right after it: while no key is open, and not in a cluster

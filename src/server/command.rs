@@ -4,7 +4,7 @@
 //! What a server lacks is left out: ACL categories of our own before 7.4, categories at all before 7.2.
 
 use super::api::{Ctx, OK, rm};
-use super::call::{Call, entry, entry_counted};
+use super::call::{Call, entry};
 use super::error::Error;
 use super::syntax::{Node, parse};
 use redis_module::raw;
@@ -19,7 +19,7 @@ pub enum Keys {
     First(Access),
     /// The first argument is taken from, the second added to.
     FirstAndSecond,
-    /// The first argument says how many follow.
+    /// The first argument says how many follow. Read by [`Call::counted_keys`], which looks at those the server does not (slots.rs).
     Counted(Access),
 }
 
@@ -87,21 +87,18 @@ impl<'a> Registrar<'a> {
         let tree = parse(command.syntax).map_err(|e| failed(&e))?;
         let name = CString::new(command.name).map_err(|e| failed(&e.to_string()))?;
         let (first, last, step) = match command.keys {
-            Keys::None | Keys::Counted(_) => (0, 0, 0),
+            Keys::None => (0, 0, 0),
             Keys::First(_) => (1, 1, 1),
             Keys::FirstAndSecond => (1, 2, 1),
+            Keys::Counted(_) => (2, 2, 1),
         };
-        let (function, asked): (raw::RedisModuleCmdFunc, _) = match command.keys {
-            Keys::Counted(_) => (Some(entry_counted::<F>), " getkeys-api"),
-            _ => (Some(entry::<F>), ""),
-        };
-        let flags = CString::new([command.flags, asked].concat()).map_err(|e| failed(&e.to_string()))?;
+        let flags = CString::new(command.flags).map_err(|e| failed(&e.to_string()))?;
         // SAFETY: within OnLoad; the strings live through the calls; the entry function is static.
         unsafe {
             if rm!(RedisModule_CreateCommand(
                 self.ctx.raw(),
                 name.as_ptr(),
-                function,
+                Some(entry::<F>),
                 flags.as_ptr(),
                 first,
                 last,
@@ -239,7 +236,12 @@ fn key_specs(command: &Command) -> Vec<raw::RedisModuleCommandKeySpec> {
     match command.keys {
         Keys::None => vec![end],
         Keys::First(access) => vec![spec(1, flags(access), false), end],
-        Keys::Counted(access) => vec![spec(1, flags(access), true), end],
+        // The first spec tells ACL and `COMMAND GETKEYS` of all keys. A cluster heeds nothing but ranges, so the second shows it the first key, and nobody else.
+        Keys::Counted(access) => vec![
+            spec(1, flags(access), true),
+            spec(2, flags(access) | raw::REDISMODULE_CMD_KEY_NOT_KEY, false),
+            end,
+        ],
         Keys::FirstAndSecond => vec![
             spec(
                 1,

@@ -4,7 +4,7 @@ use super::api::{Ctx, ERR, OK, RawString, missing};
 use super::command::Registrar;
 use super::error::Error;
 use super::guard::shield;
-use super::{api::rm, config, events, info, types};
+use super::{api::rm, config, events, info, slots, types};
 use crate::commands;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -57,6 +57,7 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
         return Err(format!("this server lacks {}; Redis 7.0 or Valkey 8 is needed", lacking.join(", ")));
     }
     ctx.keep();
+    slots::learn(ctx);
     types::register(ctx)?;
     config::register(ctx, options)?;
     commands::register(&Registrar::new(ctx))?;

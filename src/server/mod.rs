@@ -26,6 +26,7 @@ pub mod main_thread;
 pub mod propagate;
 pub mod registry;
 pub mod reply;
+pub mod slots;
 pub mod stats;
 pub mod syntax;
 pub mod timer;

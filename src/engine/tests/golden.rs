@@ -192,13 +192,8 @@ fn a_snapshot_of_each_family() {
             Family::Semaphore => {
                 let mut o = Semaphore::blank();
                 o.set(3, 5000, NOW, journal);
-                o.acquire(
-                    Ask { limit: None, count: 2, lease_ms: Some(7000), owner: b"me" },
-                    NOW,
-                    fencing,
-                    journal,
-                )
-                .unwrap();
+                o.acquire(Ask { limit: None, count: 2, lease_ms: Some(7000), owner: b"me" }, NOW, journal)
+                    .unwrap();
                 is_saved_as(&o, "01030006fb102701fd00c012390ac0060004fd801ffb7214800d0006026d65");
             }
             Family::Gate => {
@@ -209,7 +204,7 @@ fn a_snapshot_of_each_family() {
                     (b"sem", gate::Config::Permits { limit: 3, lease: 5000 }),
                 ];
                 o.set(&stages, NOW, journal);
-                o.pass(1, None, NOW, fencing, journal);
+                o.pass(1, None, NOW, journal);
                 is_saved_as(
                     &o,
                     "01040003027462000a01fbe803fbe803fc808d5b0000fd0080257214800d0001fd0080257214800d00026c62010a01fbe803fc80841e00fd0080257214800d000373656d0206fb102703fd00c012390ac00600fd8016be7214800d00",
