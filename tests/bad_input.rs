@@ -209,7 +209,7 @@ fn every_command_but_the_internal_ones_has_a_form_here() {
         for name in names {
             let Reply::Bytes(name) = name else { panic!("a name") };
             let name = String::from_utf8(name).unwrap().to_uppercase();
-            let elsewhere = ["SLUICE.VERSION", "SLUICE.APPLY", "RQ.MCLAIM", "GATE.MPASS"];
+            let elsewhere = ["SLUICE.VERSION", "SLUICE.APPLY", "SLUICE.FENCE", "RQ.MCLAIM", "GATE.MPASS"];
             assert!(FORMS.iter().any(|f| f.name() == name) || elsewhere.contains(&name.as_str()), "{name}");
         }
     });
@@ -413,6 +413,8 @@ fn wrong_words_are_named() {
             ("SLUICE.CLOCK REAL 6", "ERR syntax error: unknown option '6', expected no more arguments"),
             ("SLUICE.APPLY q 0 x", "ERR SLUICE.APPLY: "),
             ("SLUICE.APPLY q -2 x", "ERR expire must be between -1 and 253402300799999"),
+            ("SLUICE.FENCE 0 1", "ERR last must be between 1 and 4611686018427387904"),
+            ("SLUICE.FENCE 1 1", "ERR SLUICE.APPLY: only a master or a file"),
         ] {
             if error == "unreached" {
                 s.run(line);

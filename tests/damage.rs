@@ -23,7 +23,7 @@ const CHECKSUM: usize = 8;
 const FOOTER: usize = 2 + CHECKSUM;
 
 /// The payload with the checksum it ought to have.
-fn signed(mut payload: Vec<u8>) -> Vec<u8> {
+pub fn signed(mut payload: Vec<u8>) -> Vec<u8> {
     payload.truncate(payload.len() - CHECKSUM);
     let sum = crc64(&payload);
     payload.extend_from_slice(&sum.to_le_bytes());
@@ -303,11 +303,19 @@ fn restore(c: &mut RawConnection, key: &str, payload: &[u8], what: &str) -> bool
     asked.push(words(&["SLUICE.CLOCK", "ADVANCE", "10000000"]));
     asked.extend(probes(key, name));
     asked.push(words(&["MEMORY", "USAGE", name]));
+    // What was accepted never leads to what is not: as it is by now it can be stored and loaded.
+    asked.push(words(&["DUMP", name]));
+    let dumped = asked.len() - 1;
     asked.push(words(&["DEL", name, "again", "loaded"]));
     asked.push(words(&["SLUICE.CLOCK", "SET", &(T0 + 1).to_string()]));
     let replies = pipeline(c, &asked);
     for (words, reply) in asked.iter().zip(&replies) {
         assert_sane(words, reply, what);
+    }
+    if let Reply::Bytes(dump) = &replies[dumped] {
+        let again =
+            [words(&[b"RESTORE".as_slice(), name.as_bytes(), b"31622400000", dump]), words(&["DEL", name])];
+        assert_eq!(pipeline(c, &again)[0], Reply::Bytes(b"OK".to_vec()), "{what}: after use");
     }
     true
 }
@@ -315,7 +323,7 @@ fn restore(c: &mut RawConnection, key: &str, payload: &[u8], what: &str) -> bool
 // ---------------------------------------------------------------- forged effects
 
 /// The commands in the files of an AOF, in order.
-fn aof_commands(server: &Server) -> Vec<Words> {
+pub fn aof_commands(server: &Server) -> Vec<Words> {
     let folder = server.dir().join("appendonlydir");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).expect("a folder").flatten().map(|e| e.path()).collect();
@@ -399,7 +407,7 @@ fn forged_effects_are_refused_whole_or_leave_a_key_that_works() {
         let effects: Vec<Words> = commands.iter().filter(|c| is_effect(c)).cloned().collect();
         assert!(effects.len() > 200, "the load had {} effects", effects.len());
 
-        let victim = Server::start(engine);
+        let victim = Server::builder(engine).module_arg("apply-from-clients", "yes").start();
         set_clock(&mut victim.connect(), load.clock());
         let mut raw = victim.raw();
         let mut rng = Rng::new(42);

@@ -26,6 +26,7 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("sluice.version", 1, "readonly fast", NoKeys),
     ("sluice.clock", -1, "admin", NoKeys),
     ("sluice.apply", -4, "write admin", One),
+    ("sluice.fence", 3, "write admin", NoKeys),
     ("cl.throttle", -5, "write denyoom fast", One),
     ("tb.take", -2, "write denyoom fast blocking", One),
     ("tb.peek", -2, "readonly fast", One),
@@ -461,8 +462,10 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
                 .collect()
         };
         let expected = [
+            "sluice.apply-from-clients=no",
             "sluice.cl-throttle=yes",
             "sluice.debug-clock=yes",
+            "sluice.keep-numbers=yes",
             "sluice.max-payload=536870912",
             "sluice.tick-budget-us=1000",
         ];
@@ -470,6 +473,7 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
         s.run("CONFIG SET sluice.max-payload 3 sluice.tick-budget-us 200");
         assert_eq!(s.error("RQ.PUSH q 1234"), "ERR payload must be at most 3 bytes (sluice.max-payload)");
         s.run("RQ.PUSH q 123");
+        s.run("CONFIG SET sluice.apply-from-clients yes sluice.keep-numbers no");
         for (line, what) in [
             ("CONFIG SET sluice.max-payload 0", "between 1 and"),
             ("CONFIG SET sluice.tick-budget-us 49", "between 50 and"),

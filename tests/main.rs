@@ -13,6 +13,7 @@ mod common;
 mod damage;
 mod docs;
 mod drivers;
+mod fencing;
 mod introspection;
 mod keyspace;
 mod persistence;

@@ -1,14 +1,15 @@
 //! `SLUICE.*`: the module itself: its version, the test clock, and the command that carries effects.
 
 use crate::engine::codec::FORMAT;
+use crate::engine::fencing::MAX_FENCE;
 use crate::engine::object::Family;
-use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT_MS, MS};
+use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, MAX_INSTANT_MS, MS};
 use crate::server::args::is;
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::types::for_family;
-use crate::server::{census, clock, info, load, timer};
+use crate::server::{census, clock, info, load, numbers, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
@@ -32,6 +33,17 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             complexity: "O(n) with the size of the change",
         },
         apply,
+    )?;
+    r.add(
+        &Command {
+            name: "sluice.fence",
+            flags: "write admin",
+            syntax: "last at",
+            keys: Keys::None,
+            summary: "Internal: tells replicas and the AOF which claim numbers, receipts and holds a master has given.",
+            complexity: "O(1)",
+        },
+        fence,
     )
 }
 
@@ -104,6 +116,17 @@ fn apply(call: &Call<'_>) -> Result<(), Error> {
         load::refuse_damaged_aof(call.context(), error);
     }
     applied?;
+    call.reply().ok();
+    Ok(())
+}
+
+/// Where a master's counter stands, and its clock (µs).
+fn fence(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    let last = args.int("last", 1, MAX_FENCE.cast_signed())?;
+    let at = args.int("at", 0, MAX_INSTANT)?;
+    args.end()?;
+    numbers::apply(call.context(), last.unsigned_abs(), at)?;
     call.reply().ok();
     Ok(())
 }

@@ -23,6 +23,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::Paused => Self::new("PAUSED pushing is paused"),
             Refusal::Full => Self::new("QFULL the queue is full"),
+            Refusal::Numbers => Self::new("ERR the queue has no own numbers left: give an ID"),
         }
     }
 }

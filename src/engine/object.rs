@@ -59,7 +59,8 @@ pub trait Object: Sized + 'static {
     fn apply(&mut self, effect: Self::Effect);
 
     /// Reads the next effect for `self` from bytes nobody vouches for, with the payloads it consumes, and checks that
-    /// applying it is sound. Raises `fencing` by every number it brings.
+    /// applying it is sound: what it is applied to can be stored and loaded as before. Raises `fencing`, which only gathers, by every
+    /// number it brings.
     fn read(
         &self,
         input: &mut Reader<'_>,
@@ -67,8 +68,13 @@ pub trait Object: Sized + 'static {
         fencing: &mut Fencing,
     ) -> Result<Self::Effect, Corrupt>;
 
-    /// Whether the object makes sense as a whole: asked once after the last effect of a load.
+    /// Whether the object makes sense as a whole: asked once after the last effect of a load. A blank one does.
     fn check(&self) -> Result<(), Corrupt>;
+
+    /// Whether it is a snapshot of which more is to come; until then it need not make sense as a whole, and nothing else is read.
+    fn is_partial(&self) -> bool {
+        false
+    }
 
     /// The whole state as effects on a blank object: recorded into `journal` piece by piece; `flush` is called now and then so
     /// that the journal stays small. The same state gives the same effects, byte for byte.
@@ -151,14 +157,52 @@ pub trait Object: Sized + 'static {
     fn duplicate(&self) -> Self;
 }
 
-/// Applies a carried batch (`[FORMAT, family, effect …]`) to an object. An error may leave the earlier effects of the batch applied; the
-/// object is sound all the same.
+/// Applies a carried batch (`[FORMAT, family, effect …]`) to an object and gathers its numbers in `fencing`. An error may leave the earlier
+/// effects of the batch applied; the object is sound all the same.
 pub fn apply_batch<O: Object>(
     object: &mut O,
     head: &[u8],
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
     fencing: &mut Fencing,
 ) -> Result<(), Corrupt> {
+    let mut input = begin::<O>(head)?;
+    while !input.is_empty() {
+        let effect = read_next(object, &mut input, blobs, fencing)?;
+        object.apply(effect);
+    }
+    Ok(())
+}
+
+/// The same all or nothing. An object is copied only if the batch has more than one effect: one that was read can be applied.
+pub fn apply_whole<O: Object>(
+    object: &mut O,
+    head: &[u8],
+    blobs: &dyn Fn() -> Vec<Box<[u8]>>,
+    fencing: &mut Fencing,
+) -> Result<(), Corrupt> {
+    let mut input = begin::<O>(head)?;
+    let effect = read_next(object, &mut input, &mut blobs().into_iter(), fencing)?;
+    if input.is_empty() {
+        object.apply(effect);
+        return Ok(());
+    }
+    let most = fencing.most();
+    apply_batch(&mut object.duplicate(), head, &mut blobs().into_iter(), &mut Fencing::gather(most))?;
+    apply_batch(object, head, &mut blobs().into_iter(), fencing)
+}
+
+fn read_next<O: Object>(
+    object: &O,
+    input: &mut Reader<'_>,
+    blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+    fencing: &mut Fencing,
+) -> Result<O::Effect, Corrupt> {
+    let effect = object.read(input, blobs, fencing)?;
+    if fencing.is_near() { Ok(effect) } else { Err(Corrupt("a number far ahead of the clock")) }
+}
+
+/// The effects of a batch for this family.
+fn begin<O: Object>(head: &[u8]) -> Result<Reader<'_>, Corrupt> {
     let mut input = Reader::new(head);
     if input.byte()? != FORMAT {
         return Err(Corrupt("unknown format version"));
@@ -169,9 +213,5 @@ pub fn apply_batch<O: Object>(
     if input.is_empty() {
         return Err(Corrupt("empty batch"));
     }
-    while !input.is_empty() {
-        let effect = object.read(&mut input, blobs, fencing)?;
-        object.apply(effect);
-    }
-    Ok(())
+    Ok(input)
 }

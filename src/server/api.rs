@@ -145,9 +145,13 @@ impl Flags {
     pub fn child_running(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_ACTIVE_CHILD)
     }
-    /// The running command comes from our master or from a file that is loaded.
-    pub fn told_by_master(self) -> bool {
-        self.loading() || self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
+    /// A file is loaded and nobody is served: what runs comes from it. (While a replica takes over a new data set in the background clients are served.)
+    pub fn reads_file(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_LOADING) && !self.any(raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
+    }
+    /// The running command comes from our master.
+    pub fn replicated(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
     /// A transaction or a script: nothing may block, and what it does is seen as one step.
     pub fn atomic(self) -> bool {

@@ -1,6 +1,6 @@
 //! The server's clock as the engine sees it: unix µs, or the frozen test clock of `SLUICE.CLOCK`.
 //!
-//! Only this file reads a clock. It also draws the fencing numbers, which are tied to the clock.
+//! Only this file reads a clock. It also draws the fencing numbers, which are tied to the clock; how they are kept is in `numbers.rs`.
 
 use super::main_thread::MainThread;
 use crate::engine::fencing::Fencing;
@@ -79,11 +79,4 @@ pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
 /// Draws one number.
 pub fn draw(now: Micros) -> u64 {
     with_fencing(|f| f.draw(now))
-}
-
-/// Raises the counter over whatever another server, or a tail this one lost, may have drawn: after a load and at promotion.
-pub fn raise_fencing() {
-    const MARGIN: u64 = 1_000_000;
-    let now = u64::try_from(now()).unwrap_or(0);
-    FENCING.with(|f| f.raise(f.last().max(now).saturating_add(MARGIN)));
 }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 enum Setting {
     /// Fixed once the module is loaded.
     Bool(&'static AtomicBool),
+    /// Can be changed at any time.
+    Switch(&'static AtomicBool),
     Number {
         value: &'static AtomicI64,
         low: i64,
@@ -24,6 +26,8 @@ struct Row {
 }
 
 static CL_THROTTLE: AtomicBool = AtomicBool::new(false);
+static APPLY_FROM_CLIENTS: AtomicBool = AtomicBool::new(false);
+static KEEP_NUMBERS: AtomicBool = AtomicBool::new(true);
 static DEBUG_CLOCK: AtomicBool = AtomicBool::new(false);
 static MAX_PAYLOAD: AtomicI64 = AtomicI64::new(512 << 20);
 static TICK_BUDGET_US: AtomicI64 = AtomicI64::new(1_000);
@@ -31,9 +35,11 @@ static TICK_BUDGET_US: AtomicI64 = AtomicI64::new(1_000);
 /// The largest string the server takes.
 const LARGEST_PAYLOAD: i64 = 512 << 20;
 
-static ROWS: [Row; 4] = [
+static ROWS: [Row; 6] = [
     Row { name: c"cl-throttle", setting: Setting::Bool(&CL_THROTTLE) },
     Row { name: c"debug-clock", setting: Setting::Bool(&DEBUG_CLOCK) },
+    Row { name: c"apply-from-clients", setting: Setting::Switch(&APPLY_FROM_CLIENTS) },
+    Row { name: c"keep-numbers", setting: Setting::Switch(&KEEP_NUMBERS) },
     Row {
         name: c"max-payload",
         setting: Setting::Number { value: &MAX_PAYLOAD, low: 1, high: LARGEST_PAYLOAD },
@@ -52,6 +58,16 @@ pub fn cl_throttle() -> bool {
 /// Whether `SLUICE.CLOCK` is registered.
 pub fn debug_clock() -> bool {
     DEBUG_CLOCK.load(Ordering::Relaxed)
+}
+
+/// Whether clients may `SLUICE.APPLY`: to pipe an AOF into a server.
+pub fn apply_from_clients() -> bool {
+    APPLY_FROM_CLIENTS.load(Ordering::Relaxed)
+}
+
+/// Whether the counter of fencing numbers is saved: not by a server that is to be left without the module.
+pub fn keep_numbers() -> bool {
+    KEEP_NUMBERS.load(Ordering::Relaxed)
 }
 
 /// The largest payload of a message, in bytes.
@@ -76,11 +92,15 @@ pub fn register(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
         // SAFETY: within OnLoad; names and rows are static; the callbacks get the row back as their data.
         let registered = unsafe {
             match &row.setting {
-                Setting::Bool(value) => rm!(RedisModule_RegisterBoolConfig(
+                Setting::Bool(value) | Setting::Switch(value) => rm!(RedisModule_RegisterBoolConfig(
                     ctx.raw(),
                     row.name.as_ptr(),
                     c_int::from(value.load(Ordering::Relaxed)),
-                    raw::REDISMODULE_CONFIG_IMMUTABLE,
+                    if matches!(row.setting, Setting::Bool(_)) {
+                        raw::REDISMODULE_CONFIG_IMMUTABLE
+                    } else {
+                        raw::REDISMODULE_CONFIG_DEFAULT
+                    },
                     Some(get_bool),
                     Some(set_bool),
                     None,
@@ -120,16 +140,20 @@ fn read_option(words: &[&[u8]]) -> Result<(), String> {
             words.first().map(|w| show(w)).unwrap_or_default()
         ));
     };
+    let names: Vec<_> = ROWS.iter().map(|row| row.name.to_string_lossy()).collect();
     let Some(row) = ROWS.iter().find(|row| name.eq_ignore_ascii_case(row.name.to_bytes())) else {
-        return Err(format!(
-            "unknown load option {}: expected cl-throttle, debug-clock, max-payload or tick-budget-us",
-            show(name)
-        ));
+        return Err(format!("unknown load option {}: expected {}", show(name), names.join(", ")));
     };
     match &row.setting {
-        Setting::Bool(flag) if is(value, "YES") => flag.store(true, Ordering::Relaxed),
-        Setting::Bool(flag) if is(value, "NO") => flag.store(false, Ordering::Relaxed),
-        Setting::Bool(_) => return Err(format!("load option {} must be yes or no", show(name))),
+        Setting::Bool(flag) | Setting::Switch(flag) if is(value, "YES") => {
+            flag.store(true, Ordering::Relaxed)
+        }
+        Setting::Bool(flag) | Setting::Switch(flag) if is(value, "NO") => {
+            flag.store(false, Ordering::Relaxed)
+        }
+        Setting::Bool(_) | Setting::Switch(_) => {
+            return Err(format!("load option {} must be yes or no", show(name)));
+        }
         Setting::Number { value: number, low, high } => {
             match parse_int(value).filter(|n| (*low..=*high).contains(n)) {
                 Some(n) => number.store(n, Ordering::Relaxed),
@@ -152,7 +176,7 @@ unsafe fn row<'a>(data: *mut c_void) -> &'a Row {
 unsafe extern "C" fn get_bool(_name: *const c_char, data: *mut c_void) -> c_int {
     // SAFETY: the server hands back our data.
     match unsafe { &row(data).setting } {
-        Setting::Bool(value) => c_int::from(value.load(Ordering::Relaxed)),
+        Setting::Bool(value) | Setting::Switch(value) => c_int::from(value.load(Ordering::Relaxed)),
         Setting::Number { .. } => 0,
     }
 }
@@ -165,7 +189,7 @@ unsafe extern "C" fn set_bool(
 ) -> c_int {
     // SAFETY: the server hands back our data.
     match unsafe { &row(data).setting } {
-        Setting::Bool(flag) => {
+        Setting::Bool(flag) | Setting::Switch(flag) => {
             flag.store(value != 0, Ordering::Relaxed);
             OK
         }
@@ -177,7 +201,7 @@ unsafe extern "C" fn get_number(_name: *const c_char, data: *mut c_void) -> c_lo
     // SAFETY: the server hands back our data.
     match unsafe { &row(data).setting } {
         Setting::Number { value, .. } => value.load(Ordering::Relaxed),
-        Setting::Bool(_) => 0,
+        Setting::Bool(_) | Setting::Switch(_) => 0,
     }
 }
 
@@ -193,6 +217,6 @@ unsafe extern "C" fn set_number(
             value.store(number, Ordering::Relaxed);
             OK
         }
-        Setting::Bool(_) => ERR,
+        Setting::Bool(_) | Setting::Switch(_) => ERR,
     }
 }

@@ -7,7 +7,7 @@ use super::guard::shield;
 use super::info::FAMILIES;
 use super::registry::{self, Place};
 use super::types::{Value, for_family};
-use super::{block, clock, lines, propagate, stats, timer};
+use super::{block, clock, lines, numbers, propagate, stats, timer};
 use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -174,7 +174,7 @@ fn swapped(info: Option<&raw::RedisModuleSwapDbInfo>) {
 fn role_changed(ctx: Ctx<'_>, sub: u64) {
     propagate::reconsider();
     if sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
-        clock::raise_fencing();
+        numbers::resume();
     } else {
         block::role_lost();
     }
@@ -184,7 +184,10 @@ fn role_changed(ctx: Ctx<'_>, sub: u64) {
 fn loading(ctx: Ctx<'_>, sub: u64) {
     propagate::reconsider();
     if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
-        clock::raise_fencing();
+        // A replica draws nothing: it resumes when it is promoted.
+        if ctx.flags().master() {
+            numbers::resume();
+        }
         lines::look_again_all(-1);
         timer::soon(ctx);
     }
@@ -192,7 +195,10 @@ fn loading(ctx: Ctx<'_>, sub: u64) {
 
 fn child(sub: u64) {
     match sub {
-        raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN => propagate::somebody_listens(),
+        raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN => {
+            propagate::somebody_listens();
+            numbers::tell_again();
+        }
         _ => propagate::reconsider(),
     }
 }
@@ -218,6 +224,10 @@ fn cron(ctx: Ctx<'_>) {
     const LOOKS: u32 = 100;
     static RUNS: AtomicU32 = AtomicU32::new(0);
     static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
+    if numbers::tell(ctx) {
+        // Alone, lest the server makes a transaction of it and of what else is carried here.
+        return;
+    }
     propagate::tell(ctx);
     let steps = clock::STEPS_BACK.load(Ordering::Relaxed);
     if timer::ready(ctx) && STEPS_SEEN.swap(steps, Ordering::Relaxed) != steps {

@@ -9,12 +9,13 @@ use super::block::{self, Gives};
 use super::error::Error;
 use super::registry::{self, Identity};
 use super::reply::Tree;
+use super::trust::{self, Word};
 use super::types::{self, Value};
 use super::{answers, clock, lines, propagate, stats};
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Blob, Journal};
-use crate::engine::object::{Lifetime, Object, apply_batch};
+use crate::engine::object::{Lifetime, Object, apply_batch, apply_whole};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
@@ -651,6 +652,7 @@ pub unsafe fn apply<O: Object>(
     head: &[u8],
 ) -> Result<(), Error> {
     const CORRUPT: &str = "ERR SLUICE.APPLY: ";
+    let word = trust::may_apply(ctx)?;
     let name = argv[1];
     // SAFETY: passed on.
     let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
@@ -666,11 +668,22 @@ pub unsafe fn apply<O: Object>(
     // SAFETY: live strings.
     let blobs = || argv.iter().skip(4).map(|s| Box::from(unsafe { bytes(*s) }));
     let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
-    // A master and an AOF send whole batches. From anybody else one may be wrong halfway: it is tried on a copy, so that it changes all or nothing.
-    if !ctx.flags().told_by_master() {
-        apply_batch(&mut object.duplicate(), head, &mut blobs(), &mut Fencing::new()).map_err(corrupt)?;
+    let mut brought = Fencing::gather(trust::most(word));
+    match word {
+        // Whole batches, of a sound object.
+        Word::Master => apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt)?,
+        Word::Client => {
+            apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
+            // A change that was read leaves a key sound; a new one has to be it.
+            if existing.is_none() && !object.is_partial() {
+                object.check().map_err(corrupt)?;
+                if object.lifetime(clock::now()) == Lifetime::Gone {
+                    return Err(corrupt(Corrupt("it says the same as no key")));
+                }
+            }
+        }
     }
-    clock::with_fencing(|f| apply_batch(object, head, &mut blobs(), f)).map_err(corrupt)?;
+    clock::with_fencing(|f| f.raise(brought.last()));
     let value = match (existing, fresh) {
         (Some(value), _) => {
             // SAFETY: as above.

@@ -4,7 +4,7 @@ use super::api::{Ctx, ERR, OK, RawString, missing};
 use super::command::Registrar;
 use super::error::Error;
 use super::guard::shield;
-use super::{api::rm, config, events, info, slots, types};
+use super::{api::rm, config, events, info, slots, trust, types};
 use crate::commands;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -58,6 +58,7 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
     }
     ctx.keep();
     slots::learn(ctx);
+    trust::learn();
     types::register(ctx)?;
     config::register(ctx, options)?;
     commands::register(&Registrar::new(ctx))?;
@@ -79,7 +80,7 @@ const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | 1 << 1;
 /// An effect in the AOF that cannot be applied: starting without it would silently lose what it says, so the server does not start, as with
 /// any other damaged AOF. Nothing outside a load is ever ended by this.
 pub fn refuse_damaged_aof(ctx: Ctx<'_>, error: &Error) {
-    if ctx.flags().loading() {
+    if ctx.flags().reads_file() {
         ctx.warn(&format!(
             "sluice: the append only file cannot be loaded: {}",
             error.text().to_string_lossy()

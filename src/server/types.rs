@@ -10,7 +10,8 @@ use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
 use super::key::wake;
 use super::registry::{self, Identity};
-use super::{block, clock, events, lines, stats};
+use super::{block, clock, events, lines, numbers, stats, trust};
+use crate::engine::fencing::Fencing;
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
@@ -114,6 +115,13 @@ pub fn register(ctx: Ctx<'_>) -> Result<(), &'static str> {
 }
 
 fn create<O: Object>(ctx: Ctx<'_>) -> Result<(), &'static str> {
+    // One type saves what is the whole module's.
+    let saves = O::FAMILY == Family::Queue;
+    // SAFETY: reading a pointer; a function without arguments.
+    let known = unsafe { raw::RedisModule_GetTypeMethodVersion.map_or(0, |version| version()) };
+    /// From this version of the table on the server leaves out data of which nothing was written.
+    const LEAVES_OUT: c_int = 5;
+    let leaves_out = known >= LEAVES_OUT;
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load::<O>),
@@ -122,9 +130,9 @@ fn create<O: Object>(ctx: Ctx<'_>) -> Result<(), &'static str> {
         mem_usage: Some(mem_usage::<O>),
         digest: Some(digest::<O>),
         free: Some(free::<O>),
-        aux_load: None,
-        aux_save: None,
-        aux_save_triggers: 0,
+        aux_load: if saves { Some(numbers::load) } else { None },
+        aux_save: if saves && !leaves_out { Some(numbers::save_always) } else { None },
+        aux_save_triggers: if saves { raw::REDISMODULE_AUX_BEFORE_RDB as c_int } else { 0 },
         free_effort: Some(free_effort::<O>),
         unlink: None,
         copy: None,
@@ -133,7 +141,7 @@ fn create<O: Object>(ctx: Ctx<'_>) -> Result<(), &'static str> {
         free_effort2: None,
         unlink2: Some(unlink::<O>),
         copy2: Some(copy::<O>),
-        aux_save2: None,
+        aux_save2: if saves && leaves_out { Some(numbers::save) } else { None },
     };
     // SAFETY: within OnLoad; the server copies the table.
     let handle = unsafe {
@@ -237,7 +245,7 @@ unsafe fn load<O: Object>(io: *mut raw::RedisModuleIO) -> Option<O> {
         (!failed()).then_some(bytes)
     };
     let mut object = O::blank();
-    let mut batches = 0;
+    let mut brought = Fencing::gather(trust::most(trust::of_payload()));
     while let Some(count) = unsigned()?.checked_sub(1) {
         if count > MOST_BLOBS {
             return None;
@@ -251,13 +259,15 @@ unsafe fn load<O: Object>(io: *mut raw::RedisModuleIO) -> Option<O> {
             broken |= next.is_none();
             next
         });
-        clock::with_fencing(|f| apply_batch(&mut object, &head, &mut blobs, f)).ok()?;
+        apply_batch(&mut object, &head, &mut blobs, &mut brought).ok()?;
         if broken || left != 0 {
             return None;
         }
-        batches += 1;
     }
-    (batches > 0 && object.check().is_ok()).then_some(object)
+    object.check().ok()?;
+    // Only now: what is refused must not have moved the server's counter.
+    clock::with_fencing(|f| f.raise(brought.last()));
+    Some(object)
 }
 
 unsafe extern "C" fn aof_rewrite<O: Object>(

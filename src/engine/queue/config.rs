@@ -173,6 +173,14 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// The bits that any of them has: below a power of two exactly when all are.
+    pub fn bits(&self) -> u64 {
+        let came = self.pushed | self.moved_in | self.delivered | self.redriven;
+        let back = self.nacked | self.timed_out | self.requeued | self.dead;
+        let gone = self.acked | self.dropped | self.expired | self.deleted | self.replaced | self.moved_out;
+        came | back | gone
+    }
+
     /// What came in less what went out: the messages that must be there. None if that cannot be.
     pub fn held(&self) -> Option<u64> {
         let came = u128::from(self.pushed) + u128::from(self.moved_in);

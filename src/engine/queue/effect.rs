@@ -228,6 +228,8 @@ pub enum Effect {
     StepBack {
         now: Micros,
     },
+    /// Places, turns and deaths are numbered anew, in the order they have.
+    Renumber,
     Arrive(Vec<Brought>),
     Header(Box<Header>),
     Lanes(Vec<LaneState<'static>>),
@@ -266,6 +268,7 @@ impl Queue {
             Effect::EndWindows { through } => self.end_windows(through),
             Effect::Refill { through } => self.refill(through),
             Effect::StepBack { now } => self.step_back(now),
+            Effect::Renumber => self.renumber(),
             Effect::Arrive(records) => {
                 self.totals.moved_in = self.totals.moved_in.saturating_add(records.len() as u64);
                 for (record, id, payload) in records {
@@ -598,7 +601,7 @@ impl Queue {
     }
 
     /// The head of a snapshot, on a blank queue.
-    fn begin(&mut self, header: Header) {
+    pub(super) fn begin(&mut self, header: Header) {
         self.config = header.config;
         self.totals = header.totals;
         self.next_id = header.next_id;

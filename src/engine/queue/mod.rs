@@ -32,6 +32,7 @@ mod order;
 mod pen;
 mod push;
 mod ranked;
+mod renumber;
 mod setting;
 mod settle;
 mod shelf;
@@ -199,6 +200,16 @@ impl Queue {
     /// A new command begins: groups that the last one emptied have lost their turn.
     fn begin_command(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Whether the messages that must be there are there.
+    fn adds_up(&self) -> bool {
+        self.totals.held() == Some(self.messages.len() as u64)
+    }
+
+    /// Whether it is a snapshot of which messages are still to come.
+    fn is_torso(&self) -> bool {
+        self.loading.is_some() && !self.adds_up()
     }
 
     /// Whether nothing was ever recorded here.

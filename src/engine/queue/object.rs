@@ -44,8 +44,11 @@ impl Object for Queue {
     }
 
     fn check(&self) -> Result<(), Corrupt> {
-        let there = self.messages.len() as u64;
-        if self.totals.held() == Some(there) { Ok(()) } else { Err(Corrupt("totals that do not add up")) }
+        if self.adds_up() { Ok(()) } else { Err(Corrupt("totals that do not add up")) }
+    }
+
+    fn is_partial(&self) -> bool {
+        self.is_torso()
     }
 
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {

@@ -6,7 +6,7 @@ use super::effect::{Entry, Mode, Push, Step};
 use super::message::{Id, IdRef, Own, State};
 use super::pen::Pen;
 use super::slab::NONE;
-use super::wire::Wire;
+use super::wire::{MAX_NUMBER, Wire};
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 
@@ -40,6 +40,8 @@ pub struct PushOptions<'a> {
 pub enum Refusal {
     Paused,
     Full,
+    /// There are no own numbers left.
+    Numbers,
 }
 
 impl Queue {
@@ -77,6 +79,7 @@ impl Queue {
             Mode::Follow => self.weight(old) - self.messages.get(old).map_or(0, |m| m.payload.len() as u64),
         };
         let size = payload.len() as i128 - i128::from(replaced);
+        self.numbers_left(u64::from(id.is_none()))?;
         self.make_room(u64::from(mode == Mode::New), size, old, 1, journal)?;
         let named = id.is_some();
         let mut push = self.describe_push(now, options, mode, old);
@@ -109,6 +112,7 @@ impl Queue {
             return Err(Refusal::Paused);
         }
         let size = payloads.iter().map(|p| p.len() as i128).sum();
+        self.numbers_left(asked)?;
         self.make_room(asked, size, NONE, asked, journal)?;
         let mut ids = Vec::with_capacity(payloads.len());
         for (piece, payloads) in payloads.chunks(MOST).enumerate() {
@@ -161,6 +165,17 @@ impl Queue {
             named: false,
             window: None,
         }
+    }
+
+    /// Makes sure that so many own numbers can be drawn, whatever is taken of them. No queue gets there by counting on: only one that was
+    /// restored with such a number.
+    fn numbers_left(&mut self, asked: u64) -> Result<(), Refusal> {
+        let taken = self.messages.len() as u64 + self.windows.len() as u64;
+        if asked == 0 || self.next_id.saturating_add(asked).saturating_add(taken) < MAX_NUMBER {
+            return Ok(());
+        }
+        self.rejected = self.rejected.saturating_add(asked);
+        Err(Refusal::Numbers)
     }
 
     /// The queue's next number that is not taken.

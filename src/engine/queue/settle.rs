@@ -57,6 +57,8 @@ impl Queue {
         let lane = lane.min(self.refills.first().map_or(NEVER, |(at, _)| *at));
         let message = front(&self.deadlines).min(front(&self.delayed));
         let at = message.min(ttl).min(front(&self.window_ends)).min(lane);
+        // Numbers that run out are an event that is due at once.
+        let at = if self.is_crowded() { 0 } else { at };
         (at < NEVER).then_some(at)
     }
 
@@ -68,6 +70,10 @@ impl Queue {
         most: usize,
         journal: &mut Journal,
     ) -> bool {
+        if self.is_crowded() {
+            journal.record(&Wire::Renumber, []);
+            self.renumber();
+        }
         if self.latest_level > now {
             journal.record(&Wire::StepBack(now), []);
             self.step_back(now);

@@ -176,10 +176,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn write_snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
+    pub(super) fn header(&self) -> Header {
         let (paused_push, paused_claim) =
             self.lanes.get(PLAIN).map_or((NO_PAUSE, NO_PAUSE), |l| (l.paused_push, l.paused_claim));
-        let header = Header {
+        Header {
             config: self.config.clone(),
             totals: self.totals,
             next_id: self.next_id,
@@ -190,18 +190,26 @@ impl Queue {
             paused_push,
             paused_claim,
             tokens: self.tokens,
-        };
-        journal.record(&Wire::Header(Box::new(header)), []);
-        self.write_lanes(journal);
-        self.write_windows(journal);
-        flush(journal);
+        }
+    }
+
+    /// Live messages in the order of their places, without followers.
+    pub(super) fn live_in_order(&self) -> Vec<u32> {
         let live = |m: &Message| matches!(m.state(), State::Ready | State::Delayed | State::InFlight);
         let mut slots: Vec<(u64, u32)> =
             self.messages.iter().filter(|(_, m)| live(m)).map(|(slot, m)| (m.seq(), slot)).collect();
         slots.sort_unstable();
+        slots.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    pub(super) fn write_snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
+        journal.record(&Wire::Header(Box::new(self.header())), []);
+        self.write_lanes(journal);
+        self.write_windows(journal);
+        flush(journal);
         let mut seen = std::collections::HashSet::new();
         let mut piece = Piece::default();
-        for (_, slot) in slots {
+        for slot in self.live_in_order() {
             let first = self.messages.get(slot).is_some_and(|m| seen.insert(m.lane));
             self.add_to(&mut piece, slot, first);
             if let Some(follower) = self.more_of(slot).map(|x| x.follower) {
@@ -226,7 +234,8 @@ impl Queue {
         }
     }
 
-    fn write_lanes(&self, journal: &mut Journal) {
+    /// What groups have besides messages, by name.
+    pub(super) fn lane_states(&self) -> Vec<LaneState<'_>> {
         let mut lanes: Vec<LaneState<'_>> = self
             .lanes
             .iter()
@@ -241,7 +250,11 @@ impl Queue {
             })
             .collect();
         lanes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let mut lanes = lanes.into_iter();
+        lanes
+    }
+
+    fn write_lanes(&self, journal: &mut Journal) {
+        let mut lanes = self.lane_states().into_iter();
         while lanes.len() > 0 {
             journal.record(&Wire::Lanes(lanes.by_ref().take(PIECE).collect()), []);
         }

@@ -18,9 +18,10 @@ use crate::engine::time::{MAX_INSTANT, Micros};
 use hashbrown::HashSet;
 use serde::{Deserialize, Serialize};
 
-/// The largest place order that may be brought: its 48 bits leave room for as many again.
+/// Place orders that may be brought are below this: their 48 bits leave room for as many again.
 pub const MAX_SEQ: u64 = 1 << 47;
-/// The largest turn, own number and number of a death that may be brought.
+/// Turns, own numbers, numbers of deaths and totals that may be brought are below this. None is ever reached by counting on: see
+/// [`renumber`](super::renumber), and for own numbers [`Queue::numbers_left`].
 pub const MAX_NUMBER: u64 = 1 << 62;
 /// The latest instant that may be brought: no clock and duration that commands accept come near it.
 const MAX_WAIT: Micros = MAX_INSTANT;
@@ -66,6 +67,7 @@ pub enum Wire<'a> {
     Load(Vec<(Record<'a>, IdRef<'a>)>),
     StepBack(Micros),
     Untake(Vec<(Record<'a>, IdRef<'a>)>),
+    Renumber,
 }
 
 type Blobs<'b> = dyn Iterator<Item = Box<[u8]>> + 'b;
@@ -88,7 +90,7 @@ fn id(id: IdRef<'_>) -> Result<(), Corrupt> {
 }
 
 fn number(n: Option<u64>) -> Result<(), Corrupt> {
-    ensure(n.is_none_or(|n| n <= MAX_NUMBER), "number out of range")
+    ensure(n.is_none_or(|n| n < MAX_NUMBER), "number out of range")
 }
 
 fn own(own: Own) -> Result<(), Corrupt> {
@@ -121,7 +123,7 @@ struct Rising {
 impl Rising {
     fn place(&mut self, (at, seq): Place) -> Result<(), Corrupt> {
         instant(at)?;
-        ensure((self.seq..=MAX_SEQ).contains(&seq), "place out of order")?;
+        ensure((self.seq..MAX_SEQ).contains(&seq), "place out of order")?;
         self.seq = seq + 1;
         Ok(())
     }
@@ -140,7 +142,7 @@ impl Rising {
     }
 
     fn death(&mut self, number: u64) -> Result<(), Corrupt> {
-        ensure((self.death..=MAX_NUMBER).contains(&number), "death out of order")?;
+        ensure((self.death..MAX_NUMBER).contains(&number), "death out of order")?;
         self.death = number + 1;
         Ok(())
     }
@@ -170,7 +172,10 @@ impl Queue {
         blobs: &mut Blobs<'_>,
         fencing: &mut Fencing,
     ) -> Result<Effect, Corrupt> {
-        Ok(match input.read::<Wire<'_>>()? {
+        let wire = input.read::<Wire<'_>>()?;
+        let loads = matches!(wire, Wire::Lanes(_) | Wire::Windows(_) | Wire::Load(_));
+        ensure(loads || !self.is_torso(), "a change in the middle of a snapshot")?;
+        Ok(match wire {
             Wire::Push(push, ids) => self.read_push(push, &ids, blobs)?,
             Wire::Claim(claim, items) => self.read_claim(claim, &items, fencing)?,
             Wire::Steps(steps) => self.read_steps(steps)?,
@@ -195,6 +200,7 @@ impl Queue {
                 instant(now)?;
                 Effect::StepBack { now }
             }
+            Wire::Renumber => Effect::Renumber,
             Wire::Arrive(records) => {
                 let mut rising = self.rising();
                 Effect::Arrive(self.read_records(records, blobs, fencing, &mut rising, false)?)
@@ -236,7 +242,7 @@ impl Queue {
         let mut messages = Vec::new();
         for name in ids {
             id(*name)?;
-            ensure(push.named || matches!(name, IdRef::Num(n) if *n <= MAX_NUMBER), "not an own number")?;
+            ensure(push.named || matches!(name, IdRef::Num(n) if *n < MAX_NUMBER), "not an own number")?;
             ensure(ids.len() == 1 || seen.insert(*name), "an id twice")?;
             let state = self.find_live(*name).and_then(|s| self.messages.get(s)).map(|m| m.state());
             let fits = match push.mode {
@@ -373,6 +379,7 @@ impl Queue {
             header.next_seq <= MAX_SEQ && numbers.iter().all(|n| *n <= MAX_NUMBER),
             "number out of range",
         )?;
+        ensure(header.totals.bits() < MAX_NUMBER, "total out of range")?;
         ensure(header.last_claim <= MAX_FENCE, "claim number out of range")?;
         fencing.raise(header.last_claim);
         Ok(Effect::Header(header))

@@ -276,7 +276,12 @@ fn what_was_written_is_still_read() {
     apply_batch(&mut queue, &bytes(CARRIED[2]), &mut std::iter::once(Box::from(*b"hello")), &mut fencing)
         .unwrap();
     assert_eq!(queue.len(None), 1);
+    apply_batch(&mut queue, &bytes(RENUMBER), &mut std::iter::empty(), &mut fencing).unwrap();
+    assert_eq!(queue.len(None), 1);
 }
+
+/// A queue's places, turns and deaths are numbered anew.
+const RENUMBER: &str = "010610";
 
 const CARRIED: [&str; 3] = [
     "0101010a01fbe803fc001bb700fd0080257214800d00",

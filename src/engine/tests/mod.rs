@@ -2,6 +2,7 @@
 
 pub mod folding;
 pub mod golden;
+mod whole;
 
 use crate::engine::journal::Journal;
 use crate::engine::object::Family;

@@ -115,11 +115,8 @@ impl Object for TokenBucket {
     }
 
     fn check(&self) -> Result<(), Corrupt> {
-        if self.bucket().is_none() && self.ban() == 0 {
-            Err(Corrupt("neither limits nor a ban"))
-        } else {
-            Ok(())
-        }
+        // Holds and warm-ups are only read where there are limits.
+        Ok(())
     }
 
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {

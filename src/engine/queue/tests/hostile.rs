@@ -11,8 +11,12 @@ use crate::engine::object::{Family, Object, apply_batch};
 const NOW: i64 = 5_000_000;
 
 /// A queue with something of everything, and the batches of a few commands that may come next.
-fn rich() -> (Queue, Vec<Batch>) {
-    let mut q = Queue::new();
+pub fn rich() -> (Queue, Vec<Batch>) {
+    rich_from(Queue::new())
+}
+
+/// The same, begun on a queue without messages.
+pub fn rich_from(mut q: Queue) -> (Queue, Vec<Batch>) {
     let mut f = Fencing::new();
     let mut j = Journal::new(Family::Queue, true);
     let limits = Limits::new(90, 1, 1_000);
@@ -89,6 +93,8 @@ fn apply(base: &Queue, head: &[u8], payloads: &[Box<[u8]>]) -> bool {
         let _ = (q.memory(), q.info(NOW), q.list(State::Ready, None, Cursor::Start, 100));
         if totals {
             q.audit();
+            // What was accepted never leads to what is not.
+            load(&snapshot(&q), &mut Fencing::new());
         }
     }
     done

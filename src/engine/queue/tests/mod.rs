@@ -6,4 +6,5 @@ mod fold;
 mod golden;
 mod histories;
 mod hostile;
+mod renumber;
 mod twin;

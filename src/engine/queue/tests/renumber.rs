@@ -1,0 +1,84 @@
+//! Numbers that are counted on come near their end: nothing is refused, and nothing else changes.
+
+use super::super::config::Totals;
+use super::super::wire::{MAX_NUMBER, MAX_SEQ};
+use super::super::*;
+use super::fold::{carry, load, snapshot};
+use super::hostile::rich_from;
+use crate::engine::fencing::Fencing;
+use crate::engine::journal::Journal;
+use crate::engine::object::{Family, Object};
+
+const NOW: i64 = 5_000_000;
+
+/// A queue without messages that was in use for very long.
+fn worn() -> Queue {
+    let mut q = Queue::new();
+    (q.next_seq, q.next_turn, q.next_death) = (MAX_SEQ - 100, MAX_NUMBER - 100, MAX_NUMBER - 100);
+    let many = MAX_NUMBER / 2;
+    q.totals = Totals { pushed: many, acked: many, delivered: MAX_NUMBER - 100, ..Totals::default() };
+    q
+}
+
+/// What clients see of the order of things.
+fn order(q: &Queue) -> Vec<Vec<Id>> {
+    let states = [State::Ready, State::Delayed, State::InFlight, State::Dead];
+    let ids = |state| {
+        let (_, listed) = q.list(state, None, Cursor::Start, 100).unwrap();
+        listed.iter().map(|v| v.id.clone()).collect()
+    };
+    states.into_iter().map(ids).collect()
+}
+
+#[test]
+fn numbers_near_their_end_begin_anew_and_the_order_stays() {
+    let (mut low, mut high) = (rich_from(Queue::new()).0, rich_from(worn()).0);
+    assert!(high.is_crowded() && !low.is_crowded());
+    // As it is, it can be stored and followed.
+    let mut follower = load(&snapshot(&high), &mut Fencing::new());
+    let mut j = Journal::new(Family::Queue, true);
+    assert_eq!(high.next_event(), Some(0));
+    assert!(high.settle(NOW, 100, &mut j) && low.settle(NOW, 100, &mut Journal::new(Family::Queue, false)));
+    assert!(!high.is_crowded());
+    high.audit();
+    assert_eq!(order(&high), order(&low));
+    carry(&mut follower, &mut j, &[]);
+    assert_eq!(snapshot(&follower), snapshot(&high));
+    // From here on it goes as it would have gone.
+    let mut f = [Fencing::new(), Fencing::new()];
+    let all = ClaimOptions { count: 100, ..ClaimOptions::default() };
+    let got = [&mut low, &mut high].into_iter().zip(&mut f).map(|(q, f)| {
+        let got = q.claim(NOW + 10, &all, f, &mut j);
+        got.into_iter().map(|d| d.id).collect::<Vec<_>>()
+    });
+    let got: Vec<_> = got.collect();
+    assert!(got[0].len() > 5, "{got:?}");
+    assert_eq!(got[0], got[1]);
+    high.audit();
+    load(&snapshot(&high), &mut Fencing::new());
+}
+
+#[test]
+fn totals_that_begin_anew_still_add_up() {
+    let mut q = rich_from(worn()).0;
+    q.settle(NOW, 100, &mut Journal::new(Family::Queue, false));
+    assert!(q.check().is_ok());
+    assert_eq!(q.totals, Totals { pushed: q.messages.len() as u64, ..Totals::default() });
+}
+
+#[test]
+fn without_own_numbers_left_a_push_needs_an_id() {
+    let mut q = Queue::new();
+    let mut j = Journal::new(Family::Queue, false);
+    q.next_id = MAX_NUMBER - 3;
+    let o = PushOptions::default();
+    let mut own = 0;
+    while q.push(NOW, b"x", 0, None, &o, &mut j).is_ok() {
+        own += 1;
+        assert!(own < 10);
+    }
+    assert_eq!(q.push(NOW, b"x", 0, None, &o, &mut j), Err(Refusal::Numbers));
+    assert_eq!(q.mpush(NOW, &[b"x"], 0, &o, &mut j), Err(Refusal::Numbers));
+    assert!(q.push(NOW, b"x", 0, Some(Id::parse(b"mine")), &o, &mut j).unwrap().is_some());
+    load(&snapshot(&q), &mut Fencing::new()).audit();
+}

@@ -1,0 +1,158 @@
+//! The server's counter of fencing numbers, kept over what is lost: as data of its own in RDB files, before all keys, and as `SLUICE.FENCE last at` in the
+//! AOF and for replicas. Keys carry the numbers they have seen; this one also knows of those whose keys are gone.
+//!
+//! What is kept is a [`Mark`]: the counter, and the clock then. So it need not be kept with each number: it is told when the counter gets further ahead of
+//! the clock than was told (a load, a promotion, a clock that stepped back, a key from elsewhere), when it is not any more, and after each fork, as a
+//! file that is written anew may begin without it. By the cron, alone: so it is never part of a transaction.
+
+use super::api::{Ctx, ERR, OK, rm};
+use super::error::Error;
+use super::guard::shield;
+use super::main_thread::MainThread;
+use super::trust::Word;
+use super::{clock, config, propagate, timer, trust};
+use crate::engine::fencing::{MAX_FENCE, Mark};
+use crate::engine::time::{MAX_INSTANT, Micros};
+use redis_module::raw;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What was last heard of the counter that is gone on with: from a file, or from the master.
+static HEARD: MainThread<Option<Mark>> = MainThread::new(None);
+
+/// How far ahead of the clock the counter is at most, as was told.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+static DUE: AtomicBool = AtomicBool::new(false);
+
+/// Less is not worth telling: it is within the margin by far.
+const SLACK: u64 = 10_000;
+
+fn mark() -> Mark {
+    let now = clock::now();
+    clock::with_fencing(|f| f.mark(now))
+}
+
+/// A mark was loaded, or came from the master.
+fn hear(mark: Mark) {
+    clock::with_fencing(|f| f.raise(mark.last));
+    HEARD.with(|heard| *heard = Some(mark));
+    TOLD.store(mark.lead(), Ordering::Relaxed);
+}
+
+/// This server is the one that draws from now on: after a load, and at promotion.
+pub fn resume() {
+    let heard = HEARD.with(Option::take);
+    clock::with_fencing(|f| f.resume(heard, clock::now()));
+    tell_again();
+}
+
+/// The mark is told with the next cron, whatever was told.
+pub fn tell_again() {
+    DUE.store(true, Ordering::Relaxed);
+}
+
+/// Tells replicas and the AOF where the counter stands, if need be; true if it did. Called by the cron.
+pub fn tell(ctx: Ctx<'_>) -> bool {
+    let mark = mark();
+    let (lead, told) = (mark.lead(), TOLD.load(Ordering::Relaxed));
+    let moved = lead > told.saturating_add(SLACK) || told > SLACK && lead <= told / 2;
+    if mark.last == 0 {
+        // What is drawn from here on is not ahead.
+        DUE.store(false, Ordering::Relaxed);
+    }
+    if !(moved || DUE.load(Ordering::Relaxed)) || !timer::ready(ctx) {
+        return false;
+    }
+    TOLD.store(lead, Ordering::Relaxed);
+    DUE.store(false, Ordering::Relaxed);
+    if !config::keep_numbers() || !propagate::wanted(ctx) {
+        // Whoever comes to listen is told by the fork that it takes.
+        return false;
+    }
+    let Ok(last) = i64::try_from(mark.last) else { return false };
+    // SAFETY: a live context; the format names two integers.
+    unsafe { rm!(RedisModule_Replicate(ctx.raw(), c"SLUICE.FENCE".as_ptr(), c"ll".as_ptr(), last, mark.at)) };
+    true
+}
+
+/// `SLUICE.FENCE last at`.
+pub fn apply(ctx: Ctx<'_>, last: u64, at: Micros) -> Result<(), Error> {
+    let word = trust::may_apply(ctx)?;
+    if last > trust::most(word) {
+        return Err(Error::new("ERR SLUICE.FENCE: a number far ahead of the clock"));
+    }
+    match word {
+        Word::Master => hear(Mark { last, at }),
+        // Its numbers are taken, but how far ahead it was says nothing of the counter here.
+        Word::Client => clock::with_fencing(|f| f.raise(last)),
+    }
+    // SAFETY: the context of the running command.
+    unsafe { rm!(RedisModule_ReplicateVerbatim(ctx.raw())) };
+    Ok(())
+}
+
+// ---------------------------------------------------------------- RDB
+
+/// Kinds of what is saved: nothing, or a mark.
+const NOTHING: u64 = 0;
+const MARK: u64 = 1;
+
+/// What there is to save.
+fn to_save() -> Option<Mark> {
+    Some(mark()).filter(|m| m.last > 0 && config::keep_numbers())
+}
+
+/// # Safety
+/// `io` is the live handle of a save hook.
+unsafe fn write(io: *mut raw::RedisModuleIO, mark: Mark) {
+    // SAFETY: passed on.
+    unsafe {
+        rm!(RedisModule_SaveUnsigned(io, MARK));
+        rm!(RedisModule_SaveUnsigned(io, mark.last));
+        rm!(RedisModule_SaveUnsigned(io, u64::try_from(mark.at).unwrap_or(0)));
+    }
+}
+
+/// Where the server leaves out data of which nothing was written: a file without numbers needs no module.
+pub unsafe extern "C" fn save(io: *mut raw::RedisModuleIO, _when: c_int) {
+    // SAFETY: the server's handle.
+    shield(|| to_save().into_iter().for_each(|mark| unsafe { write(io, mark) }), || ());
+}
+
+/// Where it does not (Redis 7.0).
+pub unsafe extern "C" fn save_always(io: *mut raw::RedisModuleIO, _when: c_int) {
+    shield(
+        || match to_save() {
+            // SAFETY: the server's handle.
+            Some(mark) => unsafe { write(io, mark) },
+            // SAFETY: as above.
+            None => unsafe { rm!(RedisModule_SaveUnsigned(io, NOTHING)) },
+        },
+        || (),
+    );
+}
+
+/// Anything wrong refuses the file.
+pub unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, _encoding: c_int, _when: c_int) -> c_int {
+    shield(
+        || {
+            // SAFETY: the server's handle; what could not be read is noticed before it is used.
+            let next = || unsafe {
+                let n = rm!(RedisModule_LoadUnsigned(io));
+                (rm!(RedisModule_IsIOError(io)) == 0).then_some(n)
+            };
+            match next() {
+                Some(NOTHING) => OK,
+                Some(MARK) => {
+                    let last = next().filter(|n| (1..=MAX_FENCE).contains(n));
+                    let at = next().and_then(|n| Micros::try_from(n).ok()).filter(|at| *at <= MAX_INSTANT);
+                    let (Some(last), Some(at)) = (last, at) else { return ERR };
+                    hear(Mark { last, at });
+                    OK
+                }
+                _ => ERR,
+            }
+        },
+        || ERR,
+    )
+}
