@@ -22,3 +22,4 @@ mod sale;
 mod timer;
 mod torture;
 mod turns;
+mod waits;
