@@ -156,9 +156,12 @@ fn head_of(dump: &[u8]) -> (&[u8], &[u8], &[u8]) {
     // Type, id, then: number, how many blobs; string, its length.
     let at = 1 + 9 + 2 + 1;
     assert_eq!((dump[0], dump[1], dump[10], dump[12]), (7, 0x81, 2, 5), "a module's value");
-    let length = usize::from(dump[at]);
-    assert!(length < 64, "a short head");
-    (&dump[..at], &dump[at + 1..at + 1 + length], &dump[at + 1 + length..])
+    let (length, from) = match usize::from(dump[at]) {
+        short @ 0..64 => (short, at + 1),
+        long @ 64..128 => ((long - 64) << 8 | usize::from(dump[at + 1]), at + 2),
+        other => panic!("a length that begins with {other}"),
+    };
+    (&dump[..at], &dump[from..from + length], &dump[from + length..])
 }
 
 #[test]
@@ -179,8 +182,8 @@ fn a_queue_that_is_restored_with_any_counter_can_always_be_stored_again() {
                     continue;
                 }
                 let new = [&head[..at], &encoded(value), &head[at + 1..]].concat();
-                assert!(new.len() < 64);
-                let payload = signed([before, &[new.len() as u8], &new, rest].concat());
+                let length = [0x40 | (new.len() >> 8) as u8, (new.len() & 255) as u8];
+                let payload = signed([before, &length, &new, rest].concat());
                 if try_call!(c, "RESTORE", "q", 0, payload, "REPLACE").is_err() {
                     refused += 1;
                     continue;

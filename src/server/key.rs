@@ -677,7 +677,9 @@ pub unsafe fn apply<O: Object>(
             // A change that was read leaves a key sound; a new one has to be it.
             if existing.is_none() && !object.is_partial() {
                 object.check().map_err(corrupt)?;
-                if object.lifetime(clock::now()) == Lifetime::Gone {
+                let mut told = Journal::new(O::FAMILY, false);
+                object.snapshot(&mut told, &mut |_| {});
+                if !told.changed() {
                     return Err(corrupt(Corrupt("it says the same as no key")));
                 }
             }

@@ -12,11 +12,7 @@ const NOW: i64 = 5_000_000;
 
 /// A queue with something of everything, and the batches of a few commands that may come next.
 pub fn rich() -> (Queue, Vec<Batch>) {
-    rich_from(Queue::new())
-}
-
-/// The same, begun on a queue without messages.
-pub fn rich_from(mut q: Queue) -> (Queue, Vec<Batch>) {
+    let mut q = Queue::new();
     let mut f = Fencing::new();
     let mut j = Journal::new(Family::Queue, true);
     let limits = Limits::new(90, 1, 1_000);

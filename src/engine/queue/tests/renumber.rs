@@ -4,20 +4,27 @@ use super::super::config::Totals;
 use super::super::wire::{MAX_NUMBER, MAX_SEQ};
 use super::super::*;
 use super::fold::{carry, load, snapshot};
-use super::hostile::rich_from;
+use super::hostile::rich;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Object};
 
 const NOW: i64 = 5_000_000;
 
-/// A queue without messages that was in use for very long.
-fn worn() -> Queue {
-    let mut q = Queue::new();
+/// As if the queue had been in use for very long since its messages came.
+fn wear(q: &mut Queue) {
     (q.next_seq, q.next_turn, q.next_death) = (MAX_SEQ - 100, MAX_NUMBER - 100, MAX_NUMBER - 100);
     let many = MAX_NUMBER / 2;
-    q.totals = Totals { pushed: many, acked: many, delivered: MAX_NUMBER - 100, ..Totals::default() };
-    q
+    q.totals.pushed += many;
+    q.totals.acked += many;
+    q.totals.delivered = MAX_NUMBER - 100;
+}
+
+/// One more message, in a group of its own, that has the next numbers.
+fn one_more(q: &mut Queue) {
+    let o = PushOptions { group: Some(b"new"), ..PushOptions::default() };
+    let mut j = Journal::new(Family::Queue, false);
+    assert!(q.push(NOW, b"x", 0, Some(Id::parse(b"more")), &o, &mut j).unwrap().is_some());
 }
 
 /// What clients see of the order of things.
@@ -32,7 +39,10 @@ fn order(q: &Queue) -> Vec<Vec<Id>> {
 
 #[test]
 fn numbers_near_their_end_begin_anew_and_the_order_stays() {
-    let (mut low, mut high) = (rich_from(Queue::new()).0, rich_from(worn()).0);
+    let (mut low, mut high) = (rich().0, rich().0);
+    wear(&mut high);
+    one_more(&mut high);
+    one_more(&mut low);
     assert!(high.is_crowded() && !low.is_crowded());
     // As it is, it can be stored and followed.
     let mut follower = load(&snapshot(&high), &mut Fencing::new());
@@ -60,7 +70,8 @@ fn numbers_near_their_end_begin_anew_and_the_order_stays() {
 
 #[test]
 fn totals_that_begin_anew_still_add_up() {
-    let mut q = rich_from(worn()).0;
+    let mut q = rich().0;
+    wear(&mut q);
     q.settle(NOW, 100, &mut Journal::new(Family::Queue, false));
     assert!(q.check().is_ok());
     assert_eq!(q.totals, Totals { pushed: q.messages.len() as u64, ..Totals::default() });
