@@ -167,7 +167,7 @@ fn head_of(dump: &[u8]) -> (&[u8], &[u8], &[u8]) {
 #[test]
 fn a_queue_that_is_restored_with_any_counter_can_always_be_stored_again() {
     on_every_engine(|engine| {
-        let mut server = with(engine, &AOF).start();
+        let mut server = with(engine, &AOF).option("rdbcompression", "no").start();
         let mut c = server.connect();
         call!(c, "RQ.PUSH", "q", "a", "GROUP", "g");
         call!(c, "RQ.PUSH", "q", "b");

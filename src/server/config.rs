@@ -140,9 +140,10 @@ fn read_option(words: &[&[u8]]) -> Result<(), String> {
             words.first().map(|w| show(w)).unwrap_or_default()
         ));
     };
-    let names: Vec<_> = ROWS.iter().map(|row| row.name.to_string_lossy()).collect();
     let Some(row) = ROWS.iter().find(|row| name.eq_ignore_ascii_case(row.name.to_bytes())) else {
-        return Err(format!("unknown load option {}: expected {}", show(name), names.join(", ")));
+        let mut names: Vec<_> = ROWS.iter().map(|row| row.name.to_string_lossy()).collect();
+        let last = names.pop().unwrap_or_default();
+        return Err(format!("unknown load option {}: expected {} or {last}", show(name), names.join(", ")));
     };
     match &row.setting {
         Setting::Bool(flag) | Setting::Switch(flag) if is(value, "YES") => {
