@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MODULE := $(TARGET)/release/libsluice.so
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint bench servers torture miri asan fuzz clean tools
+.PHONY: help run build test panicking lint bench servers torture miri asan fuzz clean tools
 
 help: ## List the targets (this)
 	@echo "sluice: rate limits and reliable queues inside Redis and Valkey"
@@ -33,8 +33,12 @@ build: tools ## Build the module: target/release/libsluice.so
 	cargo build --release
 	@echo "built $(MODULE)"
 
-test: servers build ## Run every test on every engine
+test: servers build panicking ## Run every test on every engine
 	cargo test --no-fail-fast
+
+# What tests/panics.rs loads: a module that panics when it is told to. Never to be used for anything else.
+panicking: tools
+	cargo build --profile quick --features panic-test --target-dir $(TARGET)/panic-test
 
 lint: tools ## Check format, lints, documentation and (if cargo-deny is there) dependencies
 	cargo fmt --check

@@ -34,5 +34,7 @@ pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
     if config::debug_clock() {
         module::register_clock(registrar)?;
     }
+    #[cfg(feature = "panic-test")]
+    module::register_panic(registrar)?;
     Ok(())
 }

@@ -1,14 +1,11 @@
 //! `SLUICE.*`: the module itself: its version, the test clock, and the command that carries effects.
 
-use crate::engine::codec::FORMAT;
 use crate::engine::fencing::MAX_FENCE;
-use crate::engine::object::Family;
 use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, MAX_INSTANT_MS, MS};
 use crate::server::args::is;
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::types::for_family;
 use crate::server::{census, clock, info, load, numbers, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -61,6 +58,30 @@ pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {
     )
 }
 
+/// For tests: has the module panic when it next comes to a point, or when it has passed it so many times.
+#[cfg(feature = "panic-test")]
+pub fn register_panic(r: &Registrar<'_>) -> Result<(), String> {
+    fn panic(call: &Call<'_>) -> Result<(), Error> {
+        let mut args = call.args();
+        let point = String::from_utf8_lossy(args.next("point")?).into_owned();
+        let after = if args.left() > 0 { args.int("after", 0, 1_000_000)? } else { 0 };
+        crate::server::guard::on_purpose::arm(&point, after);
+        call.reply().ok();
+        Ok(())
+    }
+    r.add(
+        &Command {
+            name: "sluice.panic",
+            flags: "admin",
+            syntax: "point [after]",
+            keys: Keys::None,
+            summary: "For tests of the module itself: panics when it next comes to a point.",
+            complexity: "O(1)",
+        },
+        panic,
+    )
+}
+
 fn version(call: &Call<'_>) -> Result<(), Error> {
     call.reply().bulk(info::VERSION.to_bytes());
     Ok(())
@@ -104,14 +125,7 @@ fn apply(call: &Call<'_>) -> Result<(), Error> {
     args.next("key")?;
     let expire = args.int("expire", -1, MAX_INSTANT_MS)?;
     let head = args.next("effect")?;
-    let family = match head {
-        [FORMAT, family, ..] => info::FAMILIES.iter().map(|(f, _)| *f).find(|f| *f as u8 == *family),
-        _ => None,
-    };
-    let applied = match family {
-        Some(family) => dispatch(call, family, expire, head),
-        None => Err(Error::new("ERR SLUICE.APPLY: not an effect of this version")),
-    };
+    let applied = call.apply(expire, head);
     if let Err(error) = &applied {
         load::refuse_damaged_aof(call.context(), error);
     }
@@ -129,11 +143,4 @@ fn fence(call: &Call<'_>) -> Result<(), Error> {
     numbers::apply(call.context(), last.unsigned_abs(), at)?;
     call.reply().ok();
     Ok(())
-}
-
-fn dispatch(call: &Call<'_>, family: Family, expire: i64, head: &[u8]) -> Result<(), Error> {
-    fn of<O: crate::engine::object::Object>(call: &Call<'_>, expire: i64, head: &[u8]) -> Result<(), Error> {
-        call.apply::<O>(expire, head)
-    }
-    for_family!(family, of(call, expire, head))
 }

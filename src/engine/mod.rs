@@ -22,6 +22,7 @@ pub mod queue;
 pub mod semaphore;
 pub mod time;
 pub mod token_bucket;
+pub mod unit;
 pub mod waiting;
 
 #[cfg(test)]

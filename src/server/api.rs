@@ -45,7 +45,8 @@ pub fn missing() -> Vec<&'static str> {
         RedisModule_GetCommand RedisModule_SetCommandInfo RedisModule_OpenKey RedisModule_CloseKey RedisModule_KeyType
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue RedisModule_ModuleTypeSetValue RedisModule_SetAbsExpire RedisModule_GetExpire
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
-        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyType RedisModule_CallReplyStringPtr
+        RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyArrayElement
+        RedisModule_DeauthenticateAndCloseClient RedisModule_CallReplyType RedisModule_CallReplyStringPtr RedisModule_CallReplyInteger
         RedisModule_BlockClientOnKeys RedisModule_UnblockClient RedisModule_SetDisconnectCallback RedisModule_BlockedClientDisconnected
         RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId
         RedisModule_GetClientUserNameById RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions
@@ -211,10 +212,16 @@ impl<'a> Ctx<'a> {
         if before == db {
             return f();
         }
+        // Also after a panic: the context may be that of a client that goes on.
+        struct Back<'a>(Ctx<'a>, c_int);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.select(self.1);
+            }
+        }
+        let _back = Back(self, before);
         self.select(db);
-        let result = f();
-        self.select(before);
-        result
+        f()
     }
 
     /// Selects a database; false, and nothing is changed, if there is none of that number.
@@ -233,6 +240,16 @@ impl<'a> Ctx<'a> {
 
     pub fn warn(self, text: &str) {
         self.log(c"warning", text);
+    }
+
+    /// Closes the connection of the context's client as soon as the running command is done. Nothing for a script's client.
+    pub fn close_client(self) {
+        // SAFETY: a live context; a client whose id is not listed is refused by the server. Who is logged out is closed, which is what is wanted: the server has
+        // no other way for a module.
+        unsafe {
+            let id = rm!(RedisModule_GetClientId(self.raw));
+            rm!(RedisModule_DeauthenticateAndCloseClient(self.raw, id));
+        }
     }
 
     /// Emits a keyspace event of class `d` (module).

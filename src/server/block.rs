@@ -27,8 +27,8 @@ use super::error::Error;
 use super::guard::shield;
 use super::main_thread::MainThread;
 use super::registry::{self, Identity, Place};
-use super::reply::{Reply, Tree};
-use super::{answers, clock, lines, stats, timer};
+use super::reply::{self, Reply, Tree};
+use super::{answers, clock, lines, stats, timer, unit};
 use crate::engine::object::{Family, Object};
 use crate::engine::queue::{Receipt, Taken};
 use crate::engine::time::{MS, Micros};
@@ -523,26 +523,44 @@ unsafe extern "C" fn on_timeout(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    shield(
+    // SAFETY: the context of a running callback.
+    let (ctx, ticket) = unsafe { (Ctx::new(ctx), ticket_of(ctx)) };
+    let before = reply::begin();
+    let result = unit::run(
+        ctx,
         || {
-            // SAFETY: the context of a running callback.
-            let (ctx, ticket) = unsafe { (Ctx::new(ctx), ticket_of(ctx)) };
             if !waits(ticket) {
                 write(ctx, ticket);
                 return OK;
             }
+            // Whatever comes in between, it waits no more: the server lets go of it.
+            let leaves = Leaves(ticket);
             let over = WAITERS.with(|w| match &w.waits(ticket)?.waits {
                 Waits::Claim { over } => Some(over.clone()),
                 Waits::Limiter { .. } => None,
             });
             let told = over.unwrap_or_else(|| unblocked(ctx, ticket));
-            depart(ticket);
-            WAITERS.with(|w| w.ends(ticket, State::Gone));
+            drop(leaves);
             Reply::new(ctx).tree(&told);
             OK
         },
-        || OK,
-    )
+        || {
+            reply::abandon(ctx, &Error::INTERNAL);
+            OK
+        },
+    );
+    reply::end(before);
+    result
+}
+
+/// A waiter that leaves without an answer of ours: at the end it is out of its line and waits no more, also when a panic passes.
+struct Leaves(Ticket);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        depart(self.0);
+        WAITERS.with(|w| w.ends(self.0, State::Gone));
+    }
 }
 
 /// What a limiter's waiter is told that somebody unblocks: a refusal, as of after what it had booked went back, if that may be changed now.
@@ -574,13 +592,23 @@ fn write(ctx: Ctx<'_>, ticket: Ticket) {
         _ => None,
     });
     let Some(reply) = reply else { return };
-    Reply::new(ctx).tree(&reply);
-    // If it does not arrive, what it gave is told by it.
-    WAITERS.with(|w| {
-        if let Some(State::Answered(held)) = w.by_ticket.get_mut(&ticket).map(|w| &mut w.state) {
-            held.reply = reply;
-        }
-    });
+    let unwritten = Unwritten(ticket, reply);
+    Reply::new(ctx).tree(&unwritten.1);
+}
+
+/// A reply that is being written. If it does not arrive, what it gave is told by it; so it goes back to where it was, and as not written if a panic
+/// comes in between.
+struct Unwritten(Ticket, Tree);
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        WAITERS.with(|w| {
+            if let Some(State::Answered(held)) = w.by_ticket.get_mut(&self.0).map(|w| &mut w.state) {
+                held.reply = std::mem::replace(&mut self.1, Tree::Nil);
+                held.written = !std::thread::panicking();
+            }
+        });
+    }
 }
 
 /// The client disconnected, was killed, sent away, or unblocked with an error.
@@ -593,8 +621,7 @@ unsafe extern "C" fn on_disconnect(
             // SAFETY: the context of a running callback.
             let ticket = unsafe { ticket_of(ctx) };
             if waits(ticket) {
-                depart(ticket);
-                WAITERS.with(|w| w.ends(ticket, State::Gone));
+                drop(Leaves(ticket));
             }
         },
         || (),

@@ -3,10 +3,9 @@
 use super::api::{Ctx, ERR, OK, RawString, bytes};
 use super::args::{Args, parse_int};
 use super::error::Error;
-use super::guard::shield;
 use super::key::{self, Opened};
-use super::reply::Reply;
-use super::{access, chores, clock, lines, slots, timer};
+use super::reply::{self, Reply};
+use super::{access, apply, chores, clock, lines, slots, timer, unit};
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
@@ -148,10 +147,11 @@ impl<'a> Call<'a> {
         Ok(first..first + n)
     }
 
-    /// `SLUICE.APPLY`: see [`key::apply`].
-    pub fn apply<O: Object>(&self, expire: i64, head: &[u8]) -> Result<(), Error> {
-        // SAFETY: the server keeps the arguments alive while the command runs; the arity guarantees key, expire and head.
-        unsafe { key::apply::<O>(self.ctx, self.argv, expire, head) }
+    /// `SLUICE.APPLY key expire head …`: see [`apply::apply`].
+    pub fn apply(&self, expire: i64, head: &[u8]) -> Result<(), Error> {
+        let arguments = self.argv.get(4..).ok_or(Error::INTERNAL)?;
+        // SAFETY: the server keeps the arguments alive while the command runs.
+        unsafe { apply::apply(self, self.name(1)?, expire, head, arguments) }
     }
 
     fn name(&self, index: usize) -> Result<RawString, Error> {
@@ -195,23 +195,28 @@ where
     let handler: F = unsafe { std::mem::zeroed() };
     // SAFETY: the context of a running command; the server gives argc live arguments.
     let (ctx, argv) = unsafe { (Ctx::new(ctx), arguments(argv, argc)) };
-    if access::asking() {
+    let before = reply::begin();
+    let result = if access::asking() {
         Reply::new(ctx).ok();
-        return OK;
-    }
-    shield(
-        || {
-            do_chores(ctx);
-            let call = Call { ctx, argv, now: Cell::new(clock::now()) };
-            if let Err(error) = handler(&call) {
-                call.reply().error(&error);
-            }
-            do_chores(ctx);
-            OK
-        },
-        || {
-            Reply::new(ctx).error(&Error::INTERNAL);
-            ERR
-        },
-    )
+        OK
+    } else {
+        unit::run(
+            ctx,
+            || {
+                do_chores(ctx);
+                let call = Call { ctx, argv, now: Cell::new(clock::now()) };
+                if let Err(error) = handler(&call) {
+                    reply::abandon(ctx, &error);
+                }
+                do_chores(ctx);
+                OK
+            },
+            || {
+                reply::abandon(ctx, &Error::INTERNAL);
+                ERR
+            },
+        )
+    };
+    reply::end(before);
+    result
 }

@@ -18,12 +18,13 @@ use super::access::{self, Access};
 use super::api::{Ctx, OwnedString};
 use super::block::{self, Gives};
 use super::error::Error;
+use super::guard::{shield, trip};
 use super::key::{Opened, any_open};
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
 use super::reply::Tree;
 use super::types::for_family;
-use super::{clock, config, lines, timer};
+use super::{clock, config, lines, timer, unit};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Object};
 use crate::engine::queue::{Queue, Receipt, Taken};
@@ -62,6 +63,14 @@ impl Chore {
             Self::Return { place, object, .. } | Self::Undo { place, object, .. } => {
                 Some(registry::place(*object).map_or_else(|| place.clone(), |(_, now)| now))
             }
+        }
+    }
+
+    /// The client that is told by it.
+    fn waiter(&self) -> Option<Ticket> {
+        match self {
+            Self::DecideAnew(ticket) | Self::Tell { ticket, .. } => Some(*ticket),
+            _ => None,
         }
     }
 
@@ -114,11 +123,24 @@ pub fn run(ctx: Ctx<'_>) -> bool {
         }
         let Some(chore) = CHORES.with(|c| c.pending.pop_front()) else { return false };
         let Some(place) = chore.place() else { continue };
+        // In a cluster what is carried at once is of one slot.
+        if !unit::fits(ctx, &place.key) {
+            CHORES.with(|c| c.pending.push_front(chore));
+            break;
+        }
         let access = *seen
             .entry((place.db, place.key.clone()))
             .or_insert_with(|| ctx.in_db(place.db, || access::to(ctx, &place.key)));
         match access {
-            Access::Granted => ctx.in_db(place.db, || act(ctx, &place, chore)),
+            Access::Granted => {
+                // It is not the fault of the command around which it is done; and who waits for it is told.
+                let waits = chore.waiter();
+                let forgotten = |t| block::send(t, Tree::Error(Error::INTERNAL), Gives::Nothing);
+                shield(
+                    || ctx.in_db(place.db, || act(ctx, &place, chore)),
+                    || waits.into_iter().for_each(forgotten),
+                );
+            }
             Access::Elsewhere if !chore.outlives_the_slot() => {}
             Access::NotNow | Access::Elsewhere => CHORES.with(|c| c.held_back.push(chore)),
         }
@@ -127,6 +149,7 @@ pub fn run(ctx: Ctx<'_>) -> bool {
 }
 
 fn act(ctx: Ctx<'_>, place: &Place, chore: Chore) {
+    trip("chore");
     match chore {
         Chore::Depart { object, ticket } => depart(ctx, object, ticket),
         Chore::DecideAnew(ticket) => block::decide_anew(ctx, ticket),

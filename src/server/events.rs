@@ -7,7 +7,7 @@ use super::guard::shield;
 use super::info::FAMILIES;
 use super::registry::{self, Place};
 use super::types::{Value, for_family};
-use super::{block, clock, lines, numbers, propagate, stats, timer};
+use super::{block, clock, lines, numbers, propagate, stats, timer, truncated};
 use crate::engine::object::Object;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -183,6 +183,11 @@ fn role_changed(ctx: Ctx<'_>, sub: u64) {
 
 fn loading(ctx: Ctx<'_>, sub: u64) {
     propagate::reconsider();
+    match sub {
+        raw::REDISMODULE_SUBEVENT_LOADING_AOF_START => truncated::begins(ctx),
+        raw::REDISMODULE_SUBEVENT_LOADING_ENDED => truncated::ended(ctx),
+        _ => {}
+    }
     if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
         // A replica draws nothing: it resumes when it is promoted.
         if ctx.flags().master() {

@@ -7,20 +7,23 @@
 use super::api::{Ctx, OwnedString, RawString, bytes, rm};
 use super::block::{self, Gives};
 use super::error::Error;
+use super::guard::{self, shield, trip};
 use super::registry::{self, Identity};
 use super::reply::Tree;
 use super::trust::{self, Word};
 use super::types::{self, Value};
-use super::{answers, clock, lines, propagate, stats};
+use super::{answers, clock, lines, propagate, stats, unit};
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
-use crate::engine::journal::{Batch, Blob, Journal};
+use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object, apply_batch, apply_whole};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::panicking;
 
 /// An open key handle of the server, closed on drop.
 struct Handle(*mut raw::RedisModuleKey);
@@ -30,7 +33,18 @@ impl Handle {
     /// `name` is a live string of the server.
     unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
         // SAFETY: a live context and string.
-        Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() })
+        let handle =
+            Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() });
+        if unit::pending() && handle.is_empty() {
+            // SAFETY: a live string.
+            unsafe { unit::found_missing(ctx, name) };
+        }
+        handle
+    }
+
+    fn is_empty(&self) -> bool {
+        // SAFETY: an open key handle; that of a missing key may be null.
+        unsafe { rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int }
     }
 
     /// The value, if the key holds one of family `O`.
@@ -44,9 +58,8 @@ impl Handle {
             if rm!(RedisModule_ModuleTypeGetType(self.0)) == types::handle(O::FAMILY) {
                 return Ok(Some(rm!(RedisModule_ModuleTypeGetValue(self.0)).cast()));
             }
-            let empty = rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-            if empty { Ok(None) } else { Err(Error::WRONG_TYPE) }
         }
+        if self.is_empty() { Ok(None) } else { Err(Error::WRONG_TYPE) }
     }
 }
 
@@ -186,6 +199,7 @@ pub struct Opened<'a, O: Object> {
     removed: bool,
     reaped: bool,
     ended: bool,
+    kept: bool,
 }
 
 type Counts = [u64; stats::MOST_EVENTS];
@@ -194,7 +208,7 @@ impl<'a, O: Object> Opened<'a, O> {
     /// Opens a key for change. What is due on the object is applied at once.
     ///
     /// # Safety
-    /// `name` is a live string of the server for `'a`, and so are the strings of `argv` (the running command, for blobs).
+    /// `name` is a live string of the server for `'a`. If there are `argv`, they are the arguments of the running command, and the name is one of them.
     pub unsafe fn new(
         ctx: Ctx<'a>,
         name: RawString,
@@ -231,6 +245,7 @@ impl<'a, O: Object> Opened<'a, O> {
             removed: false,
             reaped: false,
             ended: false,
+            kept: false,
         };
         opened.count_before();
         Ok(opened)
@@ -350,6 +365,7 @@ impl<'a, O: Object> Opened<'a, O> {
     /// Ends the work on the key without looking at what is due, as nothing was decided.
     pub fn leave(mut self) {
         self.ended = true;
+        self.kept = true;
     }
 
     /// The keyspace event to emit at the end, if anything changed.
@@ -367,6 +383,7 @@ impl<'a, O: Object> Opened<'a, O> {
         if std::mem::replace(&mut self.ended, true) {
             return None;
         }
+        trip("deciding");
         let (answers, denied) = self.answers();
         let changed = self.journal.changed();
         // Counted before the key may go: what happened last has happened, too.
@@ -374,26 +391,12 @@ impl<'a, O: Object> Opened<'a, O> {
         if let (true, Some(object)) = (changed && !O::EVENTS.is_empty(), self.existing()) {
             object.counts(&mut after);
         }
-        if changed {
-            self.commit();
-        }
-        if !self.value.is_null() {
-            stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
-            // SAFETY: the value of the key that is still open.
-            let object = unsafe { &(*self.value).object };
-            if let Some(at) = wake(object, self.now) {
-                let place = || {
-                    // SAFETY: `name` is live.
-                    (self.ctx.db(), unsafe { bytes(self.name) }.into())
-                };
-                // SAFETY: as above.
-                registry::schedule(O::FAMILY, unsafe { (*self.value).identity() }, at, place);
-            }
-        }
+        self.keep();
         let identity = self.identity();
         // From here on other code may run and change the key.
         self.handle.close();
         self.counted = None;
+        trip("telling");
         for (ticket, answer) in answers {
             block::answer(O::FAMILY, identity, ticket, answer);
         }
@@ -404,6 +407,32 @@ impl<'a, O: Object> Opened<'a, O> {
             self.tell(&after);
         }
         identity
+    }
+
+    /// What was applied stands: it is in the key, carried, reckoned with and looked at when it is due. Once; also when a panic ends all else.
+    fn keep(&mut self) {
+        /// A key whose settling ends in a panic lets the others be settled before it is tried again.
+        const AFTER_A_PANIC: Micros = 1_000 * MS;
+        if std::mem::replace(&mut self.kept, true) {
+            return;
+        }
+        if self.journal.changed() {
+            self.commit();
+        }
+        if !self.value.is_null() {
+            stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
+            // SAFETY: the value of the key that is still open.
+            let object = unsafe { &(*self.value).object };
+            if let Some(at) = wake(object, self.now) {
+                let at = if panicking() { at.max(self.now.saturating_add(AFTER_A_PANIC)) } else { at };
+                let place = || {
+                    // SAFETY: `name` is live.
+                    (self.ctx.db(), unsafe { bytes(self.name) }.into())
+                };
+                // SAFETY: as above.
+                registry::schedule(O::FAMILY, unsafe { (*self.value).identity() }, at, place);
+            }
+        }
     }
 
     /// Who can be told, and what; and who may not have what it was served. That, and what was for a client that went away meanwhile, is given back, which
@@ -450,7 +479,8 @@ impl<'a, O: Object> Opened<'a, O> {
         // Who waits is served once all that is due has happened; until then the timer comes back.
         if O::FAMILY.queue() && self.settled && !self.timed {
             // SAFETY: `name` is live.
-            lines::changed(ctx, || unsafe { bytes(name) });
+            let key = || unsafe { bytes(name) };
+            if panicking() { lines::look_again(ctx.db(), key()) } else { lines::changed(ctx, key) }
         }
     }
 
@@ -503,25 +533,13 @@ impl<'a, O: Object> Opened<'a, O> {
         if let Some(ms) = expire {
             self.set_expire(ms);
         }
+        let (ctx, name, argv) = (self.ctx, self.name, self.argv);
         if !batches.is_empty() {
-            carry(self.ctx, self.name, self.argv, &batches, expire);
-        } else if let Some(ms) = expire.filter(|_| propagate::wanted(self.ctx)) {
-            // Nothing but the TTL changed.
-            // SAFETY: a live context; the formats name a live string, and an integer.
-            unsafe {
-                if ms < 0 {
-                    rm!(RedisModule_Replicate(self.ctx.raw(), c"PERSIST".as_ptr(), c"s".as_ptr(), self.name));
-                } else {
-                    let name = self.name;
-                    rm!(RedisModule_Replicate(
-                        self.ctx.raw(),
-                        c"PEXPIREAT".as_ptr(),
-                        c"sl".as_ptr(),
-                        name,
-                        ms
-                    ));
-                }
-            };
+            // SAFETY: by the contract of `new`.
+            unsafe { unit::effects(ctx, name, argv, batches, expire) };
+        } else if let Some(ms) = expire.filter(|_| propagate::wanted(ctx)) {
+            // SAFETY: by the contract of `new`.
+            unsafe { unit::expires(ctx, name, argv, O::FAMILY, ms) };
         } else {
             propagate::untold();
         }
@@ -541,7 +559,7 @@ impl<'a, O: Object> Opened<'a, O> {
             rm!(RedisModule_DeleteKey(self.handle.0));
             rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name));
             if propagate::wanted(self.ctx) {
-                rm!(RedisModule_Replicate(self.ctx.raw(), c"UNLINK".as_ptr(), c"s".as_ptr(), self.name));
+                unit::gone(self.ctx, self.name, self.argv);
             } else {
                 propagate::untold();
             }
@@ -585,9 +603,15 @@ impl<'a, O: Object> Opened<'a, O> {
 
 impl<O: Object> Drop for Opened<'_, O> {
     fn drop(&mut self) {
-        // In the middle of a panic nothing more is risked: the guard answers with an error.
-        if !std::thread::panicking() {
-            self.end();
+        // What was decided has been applied, whatever ends the work on the key. If that is a panic it may have come out of the end itself: it is kept at least.
+        let ended = if self.ended { Ok(None) } else { catch_unwind(AssertUnwindSafe(|| self.end())) };
+        if !self.kept {
+            shield(|| self.keep(), || ());
+        }
+        match ended {
+            Err(panic) if !panicking() => resume_unwind(panic),
+            Err(_) => guard::caught(),
+            Ok(_) => {}
         }
     }
 }
@@ -607,53 +631,19 @@ pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
     }
 }
 
-/// Carries batches to replicas and the AOF: one `SLUICE.APPLY key expire head blob …` each, the TTL with the last.
-fn carry(ctx: Ctx<'_>, name: RawString, argv: &[RawString], batches: &[Batch], expire: Option<i64>) {
-    let last = batches.len() - 1;
-    for (i, batch) in batches.iter().enumerate() {
-        let expire = if i == last { expire.unwrap_or(0) } else { 0 };
-        let mut owned = Vec::new();
-        let mut blobs: Vec<RawString> = Vec::with_capacity(batch.blobs.len());
-        for blob in &batch.blobs {
-            match blob {
-                Blob::Arg(i) => blobs.extend(argv.get(*i)),
-                Blob::Bytes(b) => {
-                    owned.push(OwnedString::new(b));
-                    blobs.extend(owned.last().map(OwnedString::raw));
-                }
-            }
-        }
-        // SAFETY: a live context; the format names in order a live string, an integer, a buffer with its length and a vector of
-        // live strings with its length; the server copies or retains what it keeps.
-        unsafe {
-            rm!(RedisModule_Replicate(
-                ctx.raw(),
-                c"SLUICE.APPLY".as_ptr(),
-                c"slbv".as_ptr(),
-                name,
-                expire,
-                batch.head.as_ptr(),
-                batch.head.len(),
-                blobs.as_mut_ptr(),
-                blobs.len()
-            ));
-        }
-    }
-}
-
-/// `SLUICE.APPLY key expire head blob …`: what a master decided, done again here. Decides nothing.
+/// What a master decided on one key, done again here. Decides nothing. The caller carries it on.
 ///
 /// # Safety
-/// The strings of `argv` are live; `argv[1]` is the key, `argv[4..]` the blobs.
+/// `name` and `blobs` are live strings.
 pub unsafe fn apply<O: Object>(
     ctx: Ctx<'_>,
-    argv: &[RawString],
+    name: RawString,
     expire: i64,
     head: &[u8],
+    blobs: &[RawString],
 ) -> Result<(), Error> {
     const CORRUPT: &str = "ERR SLUICE.APPLY: ";
     let word = trust::may_apply(ctx)?;
-    let name = argv[1];
     // SAFETY: passed on.
     let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
     let existing = handle.value::<O>()?;
@@ -666,7 +656,7 @@ pub unsafe fn apply<O: Object>(
         None => fresh.insert(O::blank()),
     };
     // SAFETY: live strings.
-    let blobs = || argv.iter().skip(4).map(|s| Box::from(unsafe { bytes(*s) }));
+    let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
     let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
     let mut brought = Fencing::gather(trust::most(word));
     match word {
@@ -723,10 +713,43 @@ pub unsafe fn apply<O: Object>(
         registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
     }
     // SAFETY: a live context and string.
-    unsafe {
-        rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
-        rm!(RedisModule_ReplicateVerbatim(ctx.raw()));
-    }
+    unsafe { rm!(RedisModule_SignalModifiedKey(ctx.raw(), name)) };
     drop(handle);
     Ok(())
+}
+
+/// The key gets the TTL that a master gave it (unix ms), or loses it (-1). Nothing if there is no such key.
+///
+/// # Safety
+/// `name` is a live string.
+pub unsafe fn apply_expire<O: Object>(ctx: Ctx<'_>, name: RawString, expire: i64) -> Result<(), Error> {
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    if let Some(value) = handle.value::<O>()? {
+        // SAFETY: the key is open for writing and holds `value`; a live context and string.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(handle.0, expire));
+            (*value).expires_ms = expire.max(0);
+            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+        }
+    }
+    Ok(())
+}
+
+/// The key goes, as on the master.
+///
+/// # Safety
+/// `name` is a live string.
+pub unsafe fn apply_gone(ctx: Ctx<'_>, name: RawString) {
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    if !handle.is_empty() {
+        // SAFETY: the key is open for writing; a live context and string. The event as from UNLINK.
+        unsafe {
+            rm!(RedisModule_DeleteKey(handle.0));
+            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+            drop(handle);
+            ctx.notify_deleted(name);
+        }
+    }
 }

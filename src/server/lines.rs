@@ -15,6 +15,7 @@ use super::chores::{self, Chore};
 use super::clock;
 use super::config;
 use super::error::Error;
+use super::guard::trip;
 use super::key::{Holds, Opened, any_open, holds};
 use super::main_thread::MainThread;
 use super::registry::{self, Place};
@@ -185,6 +186,48 @@ pub fn is_line(place: &Place) -> bool {
     !nobody() && LINES.with(|l| l.lines.contains_key(&(place.db, place.key.clone())))
 }
 
+/// A line is being served for as long as this lives, also when a panic ends it.
+struct Serving;
+
+impl Serving {
+    fn begin() -> Self {
+        LINES.with(|l| l.serving = true);
+        Self
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        LINES.with(|l| l.serving = false);
+    }
+}
+
+/// A client that was taken out of its lines: it goes on waiting or is answered, and if a panic forgets it, it is told so.
+struct OutOfLine {
+    ticket: Ticket,
+    waiter: Option<Waiter>,
+}
+
+impl OutOfLine {
+    fn back(mut self) {
+        if let Some(waiter) = self.waiter.take() {
+            LINES.with(|l| l.enter(self.ticket, waiter));
+        }
+    }
+
+    fn answered(mut self) {
+        self.waiter = None;
+    }
+}
+
+impl Drop for OutOfLine {
+    fn drop(&mut self) {
+        if self.waiter.is_some() {
+            block::send(self.ticket, Tree::Error(Error::INTERNAL), Gives::Nothing);
+        }
+    }
+}
+
 /// Puts a client at the end of the lines of `keys`, in the database of the context.
 pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: Wrap) {
     LINES.with(|l| l.enter(ticket, Waiter { db: ctx.db(), keys: keys.clone(), ask, wrap }));
@@ -320,19 +363,23 @@ fn serve_for(ctx: Ctx<'_>, key: &[u8], budget: Micros) {
     }
     let begin = clock::wall();
     let mut turns = None;
-    LINES.with(|l| l.serving = true);
-    while let Some((ticket, waiter)) = first(ctx, &name, &at, &mut turns) {
+    let _serving = Serving::begin();
+    while let Some(out) = first(ctx, &name, &at, &mut turns) {
         // One who waits at several keys takes from the first of them that has any; this one has.
-        if !waiter.keys.iter().any(|key| claim(ctx, ticket, &waiter, at.0, key)) {
-            LINES.with(|l| l.enter(ticket, waiter));
+        let served = out
+            .waiter
+            .as_ref()
+            .is_some_and(|waiter| waiter.keys.iter().any(|key| claim(ctx, out.ticket, waiter, at.0, key)));
+        if !served {
+            out.back();
             break;
         }
+        out.answered();
         if clock::wall().saturating_sub(begin) >= budget {
             look_again(at.0, key);
             break;
         }
     }
-    LINES.with(|l| l.serving = false);
 }
 
 /// Takes the first in line who can be served out of it; if there is none, sees that the timer comes when tokens will do.
@@ -341,7 +388,7 @@ fn first(
     name: &OwnedString,
     at: &(i32, Box<[u8]>),
     turns: &mut Option<Turns>,
-) -> Option<(Ticket, Waiter)> {
+) -> Option<OutOfLine> {
     let mut opened = Opened::<Queue>::named(ctx, name).ok()?;
     let (identity, now) = (opened.identity()?, opened.now());
     let (queue, _) = opened.parts();
@@ -356,8 +403,9 @@ fn first(
             }
             return None;
         };
-        l.leave(ticket).map(|waiter| (ticket, waiter))
+        l.leave(ticket).map(|waiter| OutOfLine { ticket, waiter: Some(waiter) })
     });
+    trip("serving");
     opened.finish();
     found
 }
@@ -383,6 +431,7 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
     let receipts =
         deliveries.iter().filter_map(|d| Some(Receipt { id: d.id.clone(), claim: d.claim? })).collect();
     opened.finish();
+    trip("claimed");
     if deliveries.is_empty() {
         return false;
     }

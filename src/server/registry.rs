@@ -163,6 +163,14 @@ pub fn earliest() -> Option<Micros> {
     REGISTRY.with(|r| r.wakes.first().map(|(at, _)| *at))
 }
 
+/// Whether what is asked holds for the first object whose wake has come; so it does if there is none.
+pub fn next_due(now: Micros, ask: impl FnOnce(&Place) -> bool) -> bool {
+    REGISTRY.with(|r| {
+        let first = r.wakes.first().filter(|(at, _)| *at <= now);
+        first.and_then(|(_, id)| r.entries.get(id)).is_none_or(|entry| ask(&entry.place))
+    })
+}
+
 /// An object whose wake has come.
 #[derive(Debug)]
 pub struct Due {

@@ -3,8 +3,49 @@
 use super::answers;
 use super::api::{Ctx, rm};
 use super::error::Error;
+use super::guard::trip;
 use crate::engine::waiting::Answer;
 use std::ffi::{CStr, c_long};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// How many elements the reply that is being written lacks; [`NOTHING`]: it has not been begun. On the main thread only.
+static LACKS: AtomicI64 = AtomicI64::new(NOTHING);
+const NOTHING: i64 = i64::MIN;
+
+/// A call of the server begins in which one reply may be written. What it was when it ends is put back by [`end`].
+#[inline]
+pub fn begin() -> i64 {
+    LACKS.swap(NOTHING, Ordering::Relaxed)
+}
+
+/// The call that began with [`begin`] has ended.
+#[inline]
+pub fn end(before: i64) {
+    LACKS.store(before, Ordering::Relaxed);
+}
+
+/// One element is written, which announces so many more.
+#[inline]
+fn wrote(announced: i64) {
+    let lacks = LACKS.load(Ordering::Relaxed);
+    let lacks = if lacks == NOTHING { 1 } else { lacks };
+    LACKS.store(lacks - 1 + announced, Ordering::Relaxed);
+}
+
+/// Nothing sensible can be written any more. What was not begun is an error. What was begun is filled up with errors, so that nothing that follows is taken for its rest
+/// (a script's reply is read in the server), and the client's connection is closed, as it cannot tell what it was told.
+#[cold]
+pub fn abandon(ctx: Ctx<'_>, error: &Error) {
+    let reply = Reply::new(ctx);
+    match LACKS.load(Ordering::Relaxed) {
+        NOTHING => reply.error(error),
+        lacks if lacks > 0 => {
+            (0..lacks).for_each(|_| reply.error(error));
+            ctx.close_client();
+        }
+        _ => {}
+    }
+}
 
 /// Writes one reply. An array or map announces its length and is followed by its elements.
 #[derive(Clone, Copy)]
@@ -19,11 +60,13 @@ impl<'a> Reply<'a> {
     }
 
     pub fn int(self, n: i64) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithLongLong(self.ctx.raw(), n)) };
     }
 
     pub fn bulk(self, bytes: &[u8]) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithStringBuffer(self.ctx.raw(), bytes.as_ptr().cast(), bytes.len())) };
     }
@@ -45,28 +88,34 @@ impl<'a> Reply<'a> {
     }
 
     pub fn nil(self) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithNull(self.ctx.raw())) };
     }
 
     /// Nil where an array was asked for, as BLPOP answers when its time is over.
     pub fn nil_array(self) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithNullArray(self.ctx.raw())) };
     }
 
     pub fn array(self, len: usize) {
+        wrote(len as i64);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithArray(self.ctx.raw(), len as c_long)) };
+        trip("replying");
     }
 
     /// A map of `len` pairs; a flat array in RESP2.
     pub fn map(self, len: usize) {
+        wrote(2 * len as i64);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithMap(self.ctx.raw(), len as c_long)) };
     }
 
     pub fn simple(self, text: &CStr) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithSimpleString(self.ctx.raw(), text.as_ptr())) };
     }
@@ -76,6 +125,7 @@ impl<'a> Reply<'a> {
     }
 
     pub fn error(self, error: &Error) {
+        wrote(0);
         // SAFETY: see above.
         unsafe { rm!(RedisModule_ReplyWithError(self.ctx.raw(), error.text().as_ptr())) };
     }

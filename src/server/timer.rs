@@ -4,21 +4,25 @@
 //! It sleeps by the monotonic clock, so that a step of the wall clock makes it neither late nor busy, and decides by the wall clock, which it reads anew each
 //! time. The server's timers go by the wall clock: after a step (noticed by the server's cron) ours is set anew.
 //!
+//! What one firing changes is carried as one command (unit.rs), in a cluster for keys of one slot: it stops before the next slot, and sets up more
+//! firings, each of which is a call of the server of its own.
+//!
 //! Objects change on a master only, and not while the server loads or has its replicas paused (a failover, CLIENT PAUSE): it looks again soon then.
 //! Clients whose time is over are told in any case. The test clock walks over the same instants, without the timer.
 
 use super::access::{self, Access};
 use super::api::{Ctx, OwnedString, replicas_paused};
-use super::guard::shield;
+use super::guard::{shield, trip};
 use super::key::Opened;
 use super::main_thread::MainThread;
 use super::registry::{self, Due};
 use super::types::for_family;
-use super::{block, chores, clock, config, lines, stats};
+use super::{block, chores, clock, config, lines, stats, unit};
 use crate::engine::object::Object;
 use crate::engine::time::{MS, Micros};
 use redis_module::raw;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 #[derive(Debug, Clone, Copy)]
 struct Armed {
@@ -93,7 +97,7 @@ unsafe extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     ARMED.with(|armed| *armed = Some(Armed { id: 0, at: Micros::MIN }));
     // SAFETY: the context of a running timer callback.
     let ctx = unsafe { Ctx::new(ctx) };
-    let then = shield(|| work(ctx), || Some(clock::monotonic().saturating_add(LOOK_AGAIN)));
+    let then = unit::run(ctx, || work(ctx), || Some(clock::monotonic().saturating_add(LOOK_AGAIN)));
     shield(
         || {
             ARMED.with(|armed| *armed = None);
@@ -103,6 +107,48 @@ unsafe extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         },
         || (),
     );
+}
+
+/// How many more firings are set up at once, and how many of them are still to come.
+const MORE: usize = 64;
+static TO_COME: AtomicUsize = AtomicUsize::new(0);
+
+/// When the first of them came: together they take no longer than one tick.
+static BEGAN: AtomicI64 = AtomicI64::new(0);
+
+/// The rest is for keys of other slots: it comes with the next firings, all of which the server does at its next look at its timers.
+fn more(ctx: Ctx<'_>) {
+    if TO_COME.load(Ordering::Relaxed) == 0 {
+        TO_COME.store(MORE, Ordering::Relaxed);
+        for _ in 0..MORE {
+            ctx.timer(0, Some(fire_more));
+        }
+    }
+}
+
+unsafe extern "C" fn fire_more(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the context of a running timer callback.
+    let ctx = unsafe { Ctx::new(ctx) };
+    let to_come = TO_COME.load(Ordering::Relaxed);
+    TO_COME.store(to_come.saturating_sub(1), Ordering::Relaxed);
+    let now = clock::monotonic();
+    if to_come == MORE {
+        BEGAN.store(now, Ordering::Relaxed);
+    }
+    // The armed timer comes for what is left, and when nothing may be changed now.
+    let over = now.saturating_sub(BEGAN.load(Ordering::Relaxed)) >= config::tick_budget_us();
+    if over || !ready(ctx) || clock::frozen() {
+        return;
+    }
+    let turn = || {
+        begin_acting();
+        // Neither what is due nor the chores keep the others from being done.
+        if to_come % 2 == 1 {
+            chores::run(ctx);
+        }
+        tick(ctx);
+    };
+    unit::run(ctx, turn, || ());
 }
 
 /// Does what is due. When it must come again besides for what is due, on the monotonic clock.
@@ -154,7 +200,13 @@ fn tick(ctx: Ctx<'_>) -> bool {
     let begin = clock::monotonic();
     let budget = config::tick_budget_us();
     let mut done = true;
-    while let Some(finished) = step(ctx, clock::now()) {
+    loop {
+        if unit::pending() && !registry::next_due(clock::now(), |place| unit::fits(ctx, &place.key)) {
+            more(ctx);
+            done = false;
+            break;
+        }
+        let Some(finished) = step(ctx, clock::now()) else { break };
         if clock::monotonic().saturating_sub(begin) >= budget {
             done = finished && registry::earliest().is_none_or(|at| at > clock::now());
             break;
@@ -162,6 +214,9 @@ fn tick(ctx: Ctx<'_>) -> bool {
     }
     // Who waits is served once all that is due has happened: one who waits at several keys takes from the first that has any.
     let rest = chores::run(ctx);
+    if rest && ctx.flags().cluster() {
+        more(ctx);
+    }
     done && !rest
 }
 
@@ -191,6 +246,7 @@ fn settle<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
         }
     }
     let done = opened.settle(STEPS);
+    trip("settling");
     opened.reap();
     opened.finish();
     if done && O::FAMILY.queue() {

@@ -1,0 +1,71 @@
+//! Says so when the server cut off the end of its append only file at a start (`aof-load-truncated`), after a power cut.
+//!
+//! The server cuts behind the last whole command. If that one stands in a transaction, the file now ends inside it, and all that is written from then on is part of it: the
+//! next start runs it late, or cuts all of it off. No server tells a module where it cut, or that it did; but the files are smaller afterwards. Only their sizes are
+//! looked at.
+
+use super::api::{Ctx, rm};
+use super::main_thread::MainThread;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The files and their sizes when a load began.
+static BEFORE: MainThread<BTreeMap<PathBuf, u64>> = MainThread::new(BTreeMap::new());
+
+/// A load of an append only file begins.
+pub fn begins(ctx: Ctx<'_>) {
+    let sizes = folder(ctx).map(|folder| sizes(&folder)).unwrap_or_default();
+    BEFORE.with(|before| *before = sizes);
+}
+
+/// The load has ended well.
+pub fn ended(ctx: Ctx<'_>) {
+    for (path, size) in BEFORE.with(std::mem::take) {
+        let now = std::fs::metadata(&path).map_or(size, |now| now.len());
+        if now < size {
+            ctx.warn(&format!(
+                "sluice: the server cut {} bytes off the end of {}, which was not whole. If they belonged to a transaction, what is written to it from now on \
+                 may be lost at the next start. Run BGREWRITEAOF now: it makes the file whole (docs/operations.md, \"After a power cut\").",
+                size - now,
+                path.display()
+            ));
+        }
+    }
+}
+
+fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .filter_map(|file| {
+            Some((file.path(), file.metadata().ok().filter(std::fs::Metadata::is_file)?.len()))
+        })
+        .collect()
+}
+
+/// Where the server keeps its append only files: below its working directory. None if it does not tell.
+fn folder(ctx: Ctx<'_>) -> Option<PathBuf> {
+    // SAFETY: a live context; static strings; the reply and its parts are read before it is freed, once.
+    unsafe {
+        let reply = rm!(RedisModule_Call(
+            ctx.raw(),
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            c"appenddirname".as_ptr()
+        ));
+        if reply.is_null() {
+            return None;
+        }
+        let element = rm!(RedisModule_CallReplyArrayElement(reply, 1));
+        let mut len = 0;
+        let text = if element.is_null() {
+            std::ptr::null()
+        } else {
+            rm!(RedisModule_CallReplyStringPtr(element, &mut len))
+        };
+        let name = (!text.is_null())
+            .then(|| String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).into_owned());
+        rm!(RedisModule_FreeCallReply(reply));
+        name.map(PathBuf::from)
+    }
+}
