@@ -312,6 +312,7 @@ fn in_a_cluster_what_is_carried_at_once_is_of_one_slot() {
         assert!(units > 0, "keys of one slot go together");
         s.server.start_again();
         s.control = s.server.raw();
+        eventually("the cluster", || s.text("CLUSTER INFO").contains("cluster_state:ok"));
         for key in &keys {
             assert_eq!(s.int(&format!("RQ.LEN {key} READY")), 1);
         }
