@@ -130,7 +130,7 @@ fn a_reply_that_was_begun_closes_the_connection() {
         s.run("SLUICE.PANIC replying");
         let script = ["EVAL", "return #redis.pcall('RQ.CLAIM', KEYS[1])", "1", "q"];
         let reply = s.control.call(&script).expect("the script ends");
-        assert!(matches!(reply, Reply::Int(1) | Reply::Error(_)), "{reply}");
+        assert!(matches!(reply, Reply::Int(_) | Reply::Error(_)), "{reply}");
         // In a transaction what comes after it is not answered any more, but done.
         s.run("SLUICE.PANIC replying");
         let mut client = s.server.raw();

@@ -4,11 +4,16 @@ use super::api::{Ctx, RawString, bytes, rm};
 use super::call::Call;
 use super::error::Error;
 use super::info::FAMILIES;
-use super::types::for_family;
-use super::{key, trust, unit as carried};
-use crate::engine::codec::FORMAT;
-use crate::engine::object::{Family, Object};
+use super::key::{Handle, wake};
+use super::trust::{self, Word};
+use super::types::{self, Value, for_family};
+use super::{clock, registry, stats, unit as carried};
+use crate::engine::codec::{Corrupt, FORMAT};
+use crate::engine::fencing::Fencing;
+use crate::engine::object::{self, Family, Lifetime, Object, apply_whole};
 use crate::engine::unit::{self, Step};
+use redis_module::raw;
+use std::ffi::c_void;
 
 const NOT_OURS: Error = Error::new("ERR SLUICE.APPLY: not an effect of this version");
 
@@ -54,7 +59,7 @@ unsafe fn apply_batch(
         blobs: &[RawString],
     ) -> Result<(), Error> {
         // SAFETY: passed on.
-        unsafe { key::apply::<O>(ctx, name, expire, head, blobs) }
+        unsafe { apply_effects::<O>(ctx, name, expire, head, blobs) }
     }
     let [FORMAT, number, ..] = head else { return Err(NOT_OURS) };
     let family = family(*number)?;
@@ -98,7 +103,7 @@ unsafe fn apply_step(
 ) -> Result<(), Error> {
     unsafe fn expire_of<O: Object>(ctx: Ctx<'_>, name: RawString, at: i64) -> Result<(), Error> {
         // SAFETY: passed on.
-        unsafe { key::apply_expire::<O>(ctx, name, at) }
+        unsafe { apply_expire::<O>(ctx, name, at) }
     }
     // SAFETY: passed on; the positions were checked when they were read.
     unsafe {
@@ -111,10 +116,131 @@ unsafe fn apply_step(
                 for_family!(family, expire_of(ctx, name, at))
             }
             Step::Gone => {
-                key::apply_gone(ctx, name);
+                apply_gone(ctx, name);
                 Ok(())
             }
             Step::Database(_) | Step::Key(_) => Ok(()),
+        }
+    }
+}
+
+/// What a master decided on one key, done again here. Decides nothing. The caller carries it on.
+///
+/// # Safety
+/// `name` and `blobs` are live strings.
+unsafe fn apply_effects<O: Object>(
+    ctx: Ctx<'_>,
+    name: RawString,
+    expire: i64,
+    head: &[u8],
+    blobs: &[RawString],
+) -> Result<(), Error> {
+    const CORRUPT: &str = "ERR SLUICE.APPLY: ";
+    let word = trust::may_apply(ctx)?;
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    let existing = handle.value::<O>()?;
+    let mut fresh = None;
+    // SAFETY: the value of the open key; nothing else runs until the batch is applied.
+    let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
+    let object = match existing {
+        // SAFETY: as above.
+        Some(value) => unsafe { &mut (*value).object },
+        None => fresh.insert(O::blank()),
+    };
+    // SAFETY: live strings.
+    let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
+    let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
+    let mut brought = Fencing::gather(trust::most(word));
+    match word {
+        // Whole batches, of a sound object.
+        Word::Master => object::apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt)?,
+        Word::Client => {
+            apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
+            // A change that was read leaves a key sound; a new one has to be it.
+            if existing.is_none() && !object.is_partial() {
+                object.check().map_err(corrupt)?;
+                if object.lifetime(clock::now()) == Lifetime::Gone {
+                    return Err(corrupt(Corrupt("it says the same as no key")));
+                }
+            }
+        }
+    }
+    clock::with_fencing(|f| f.raise(brought.last()));
+    let value = match (existing, fresh) {
+        (Some(value), _) => {
+            // SAFETY: as above.
+            stats::grew(O::FAMILY, unsafe { (*value).memory() } as i64 - bytes_before as i64);
+            value
+        }
+        (None, Some(fresh)) => {
+            // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
+            let fresh = Value::arrived(fresh);
+            stats::born(O::FAMILY, fresh.memory());
+            let value = Box::into_raw(Box::new(fresh));
+            // SAFETY: as in Opened::commit.
+            unsafe {
+                rm!(RedisModule_ModuleTypeSetValue(
+                    handle.0,
+                    types::handle(O::FAMILY),
+                    value.cast::<c_void>()
+                ))
+            };
+            value
+        }
+        (None, None) => return Err(Error::INTERNAL),
+    };
+    if expire != 0 {
+        // SAFETY: the key is open for writing and holds `value`.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(handle.0, expire));
+            (*value).expires_ms = expire.max(0);
+        }
+    }
+    // SAFETY: the value of the open key.
+    let (next, identity) = unsafe { (wake(&(*value).object, clock::now()), (*value).identity()) };
+    if let Some(at) = next {
+        // SAFETY: a live string.
+        registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
+    }
+    // SAFETY: a live context and string.
+    unsafe { rm!(RedisModule_SignalModifiedKey(ctx.raw(), name)) };
+    drop(handle);
+    Ok(())
+}
+
+/// The key gets the TTL that a master gave it (unix ms), or loses it (-1). Nothing if there is no such key.
+///
+/// # Safety
+/// `name` is a live string.
+unsafe fn apply_expire<O: Object>(ctx: Ctx<'_>, name: RawString, expire: i64) -> Result<(), Error> {
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    if let Some(value) = handle.value::<O>()? {
+        // SAFETY: the key is open for writing and holds `value`; a live context and string.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(handle.0, expire));
+            (*value).expires_ms = expire.max(0);
+            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+        }
+    }
+    Ok(())
+}
+
+/// The key goes, as on the master.
+///
+/// # Safety
+/// `name` is a live string.
+unsafe fn apply_gone(ctx: Ctx<'_>, name: RawString) {
+    // SAFETY: passed on.
+    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+    if !handle.is_empty() {
+        // SAFETY: the key is open for writing; a live context and string. The event as from UNLINK.
+        unsafe {
+            rm!(RedisModule_DeleteKey(handle.0));
+            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+            drop(handle);
+            ctx.notify_deleted(name);
         }
     }
 }

@@ -10,13 +10,10 @@ use super::error::Error;
 use super::guard::{self, shield, trip};
 use super::registry::{self, Identity};
 use super::reply::Tree;
-use super::trust::{self, Word};
 use super::types::{self, Value};
 use super::{answers, clock, lines, propagate, stats, unit};
-use crate::engine::codec::Corrupt;
-use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Lifetime, Object, apply_batch, apply_whole};
+use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
@@ -26,12 +23,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::panicking;
 
 /// An open key handle of the server, closed on drop.
-struct Handle(*mut raw::RedisModuleKey);
+pub(super) struct Handle(pub(super) *mut raw::RedisModuleKey);
 
 impl Handle {
     /// # Safety
     /// `name` is a live string of the server.
-    unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
+    pub(super) unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
         // SAFETY: a live context and string.
         let handle =
             Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() });
@@ -42,13 +39,13 @@ impl Handle {
         handle
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         // SAFETY: an open key handle; that of a missing key may be null.
         unsafe { rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int }
     }
 
     /// The value, if the key holds one of family `O`.
-    fn value<O: Object>(&self) -> Result<Option<*mut Value<O>>, Error> {
+    pub(super) fn value<O: Object>(&self) -> Result<Option<*mut Value<O>>, Error> {
         if self.0.is_null() {
             return Ok(None);
         }
@@ -628,128 +625,5 @@ pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
         Lifetime::Until { full, .. } => Some(event.map_or(full, |at| at.min(full))),
         Lifetime::Gone if seen > now => Some(event.map_or(seen, |at| at.min(seen))),
         _ => event,
-    }
-}
-
-/// What a master decided on one key, done again here. Decides nothing. The caller carries it on.
-///
-/// # Safety
-/// `name` and `blobs` are live strings.
-pub unsafe fn apply<O: Object>(
-    ctx: Ctx<'_>,
-    name: RawString,
-    expire: i64,
-    head: &[u8],
-    blobs: &[RawString],
-) -> Result<(), Error> {
-    const CORRUPT: &str = "ERR SLUICE.APPLY: ";
-    let word = trust::may_apply(ctx)?;
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    let existing = handle.value::<O>()?;
-    let mut fresh = None;
-    // SAFETY: the value of the open key; nothing else runs until the batch is applied.
-    let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
-    let object = match existing {
-        // SAFETY: as above.
-        Some(value) => unsafe { &mut (*value).object },
-        None => fresh.insert(O::blank()),
-    };
-    // SAFETY: live strings.
-    let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
-    let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
-    let mut brought = Fencing::gather(trust::most(word));
-    match word {
-        // Whole batches, of a sound object.
-        Word::Master => apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt)?,
-        Word::Client => {
-            apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
-            // A change that was read leaves a key sound; a new one has to be it.
-            if existing.is_none() && !object.is_partial() {
-                object.check().map_err(corrupt)?;
-                let mut told = Journal::new(O::FAMILY, false);
-                object.snapshot(&mut told, &mut |_| {});
-                if !told.changed() {
-                    return Err(corrupt(Corrupt("it says the same as no key")));
-                }
-            }
-        }
-    }
-    clock::with_fencing(|f| f.raise(brought.last()));
-    let value = match (existing, fresh) {
-        (Some(value), _) => {
-            // SAFETY: as above.
-            stats::grew(O::FAMILY, unsafe { (*value).memory() } as i64 - bytes_before as i64);
-            value
-        }
-        (None, Some(fresh)) => {
-            // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
-            let fresh = Value::arrived(fresh);
-            stats::born(O::FAMILY, fresh.memory());
-            let value = Box::into_raw(Box::new(fresh));
-            // SAFETY: as in Opened::commit.
-            unsafe {
-                rm!(RedisModule_ModuleTypeSetValue(
-                    handle.0,
-                    types::handle(O::FAMILY),
-                    value.cast::<c_void>()
-                ))
-            };
-            value
-        }
-        (None, None) => return Err(Error::INTERNAL),
-    };
-    if expire != 0 {
-        // SAFETY: the key is open for writing and holds `value`.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(handle.0, expire));
-            (*value).expires_ms = expire.max(0);
-        }
-    }
-    // SAFETY: the value of the open key.
-    let (next, identity) = unsafe { (wake(&(*value).object, clock::now()), (*value).identity()) };
-    if let Some(at) = next {
-        // SAFETY: a live string.
-        registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
-    }
-    // SAFETY: a live context and string.
-    unsafe { rm!(RedisModule_SignalModifiedKey(ctx.raw(), name)) };
-    drop(handle);
-    Ok(())
-}
-
-/// The key gets the TTL that a master gave it (unix ms), or loses it (-1). Nothing if there is no such key.
-///
-/// # Safety
-/// `name` is a live string.
-pub unsafe fn apply_expire<O: Object>(ctx: Ctx<'_>, name: RawString, expire: i64) -> Result<(), Error> {
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    if let Some(value) = handle.value::<O>()? {
-        // SAFETY: the key is open for writing and holds `value`; a live context and string.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(handle.0, expire));
-            (*value).expires_ms = expire.max(0);
-            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
-        }
-    }
-    Ok(())
-}
-
-/// The key goes, as on the master.
-///
-/// # Safety
-/// `name` is a live string.
-pub unsafe fn apply_gone(ctx: Ctx<'_>, name: RawString) {
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    if !handle.is_empty() {
-        // SAFETY: the key is open for writing; a live context and string. The event as from UNLINK.
-        unsafe {
-            rm!(RedisModule_DeleteKey(handle.0));
-            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
-            drop(handle);
-            ctx.notify_deleted(name);
-        }
     }
 }

@@ -24,6 +24,7 @@ fn wear(q: &mut Queue) {
 fn one_more(q: &mut Queue) {
     let o = PushOptions { group: Some(b"new"), ..PushOptions::default() };
     let mut j = Journal::new(Family::Queue, false);
+    q.resume(None, &mut j);
     assert!(q.push(NOW, b"x", 0, Some(Id::parse(b"more")), &o, &mut j).unwrap().is_some());
 }
 
@@ -62,7 +63,7 @@ fn numbers_near_their_end_begin_anew_and_the_order_stays() {
         got.into_iter().map(|d| d.id).collect::<Vec<_>>()
     });
     let got: Vec<_> = got.collect();
-    assert!(got[0].len() > 5, "{got:?}");
+    assert!(got[0].len() >= 3, "{got:?}");
     assert_eq!(got[0], got[1]);
     high.audit();
     load(&snapshot(&high), &mut Fencing::new());
