@@ -77,7 +77,7 @@ fn what_was_decided_before_a_panic_stands_and_is_carried() {
             fails(s, "RQ.PUSH q p");
             assert_eq!(s.int("RQ.LEN q"), i as i64 + 1, "{point}");
             s.run(&format!("SLUICE.PANIC {point}"));
-            fails(s, &format!("TB.TAKE tb{i} 10 10 60000 4"));
+            fails(s, &format!("TB.TAKE tb{i} 10 10 60000 COST 4"));
             assert!(s.shown(&format!("TB.PEEK tb{i} 10 10 60000")).contains(", 5,"), "{point}");
             assert!(s.int(&format!("PTTL tb{i}")) > 0, "{point}: a key without a TTL");
         }
