@@ -147,6 +147,7 @@ fn each_server_loads_what_another_stored() {
 fn hostile_commands_kill_no_server_and_a_replica_stays_equal() {
     holds(3, "commands.py", "--seconds 8", "--seconds 120");
     holds(2, "commands.py", "--seconds 6 --clock", "--seconds 60 --clock");
+    holds(3, "commands.py", "--seconds 4 --reload", "--seconds 60 --reload");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 killed, while the keys are renamed, swapped, flushed and evicted under them. The server has to live, no panic may be caught, and a replica has to
 hold the same in the end.
 
-`--clock`: the test clock is moved, too. `--break apart`: a key is changed on the replica alone.
+`--clock`: the test clock is moved, too. `--reload`: all is loaded anew now and then, and there is no replica. `--break apart`: a key is changed on the replica alone.
 """
 
 import re
@@ -98,10 +98,12 @@ def attack(t):
     options = [("notify-keyspace-events", "KEA"), ("repl-backlog-size", "64mb")]
     arguments = ["cl-throttle", "yes"] + (["debug-clock", "yes"] if t.args.clock else [])
     server = t.server("master", options, module_args=arguments).start()
-    replica = t.server("replica", options, module_args=arguments).start()
+    replica = None if t.args.reload else t.server("replica", options, module_args=arguments).start()
     grammar.seed("%s/%s" % (t.args.seed, t.args.clock))
     grammar.copies_across = not info_of(server, "server").get("valkey_version", "").startswith("8.1.")
-    patient(replica, "REPLICAOF", "127.0.0.1", server.port)
+    grammar.reloads = t.args.reload
+    if replica:
+        patient(replica, "REPLICAOF", "127.0.0.1", server.port)
     patient(server, "FUNCTION", "LOAD", "REPLACE", grammar.LIBRARY)
     grammar.lo_id[:] = [patient(server, "CLIENT", "ID")]
     sel, clients, looked, end = selectors.DefaultSelector(), [], 0.0, time.time() + t.args.seconds
@@ -140,8 +142,10 @@ def attack(t):
     if t.args.break_ == "apart":
         patient(replica, "CONFIG", "SET", "replica-read-only", "no")
         patient(replica, "RQ.SET", "nobody", "LEASE", 5)
-    compare(t, server, replica)
-    t.crashes(server, replica)
+    if replica:
+        compare(t, server, replica)
+        t.crashes(replica)
+    t.crashes(server)
 
 
 def info_of(server, section):
@@ -184,6 +188,7 @@ def arguments(p):
     p.add_argument("--seconds", type=float, default=30)
     p.add_argument("--clients", type=int, default=40)
     p.add_argument("--clock", action="store_true")
+    p.add_argument("--reload", action="store_true")
 
 
 t = Trial(__doc__, ["apart"], arguments)
