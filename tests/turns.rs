@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Makes something claimable at `q` while the server is busy, so that who waits and a newcomer find it at once.
 const COMES: [&[&str]; 3] = [
-    &["RQ.PUSH q m DELAY 50"],
-    &["RQ.PUSH q m", "RQ.CLAIM q LEASE 50"],
-    &["RQ.SET q RATE 1 50 1", "RQ.MPUSH q 2 first m", "RQ.CLAIM q NOACK"],
+    &["RQ.PUSH q m DELAY 150"],
+    &["RQ.PUSH q m", "RQ.CLAIM q LEASE 150"],
+    &["RQ.SET q RATE 1 150 1", "RQ.MPUSH q 2 first m", "RQ.CLAIM q NOACK"],
 ];
 
 #[test]
@@ -25,7 +25,7 @@ fn a_newcomer_does_not_overtake_who_waits_for_a_message() {
                     s.run(line);
                 }
                 let mut first = s.waiter("RQ.CLAIM q BLOCK 0");
-                let replies = s.at_once(&["DEBUG SLEEP 0.1", newcomer]);
+                let replies = s.at_once(&["DEBUG SLEEP 0.25", newcomer]);
                 assert!(!replies[1].contains('m'), "{newcomer} after {comes:?}: {replies:?}");
                 assert_eq!(first.payloads(), ["m"], "{newcomer} after {comes:?}");
             }
