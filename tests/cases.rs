@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         }
         let words = step["do"].as_array().map(|words| self.words(words));
         // With threads that read, what one client sent may come after what another sent later: time tells.
-        let quiet = Duration::from_millis(if self.server.engine().form.is_cluster() { 200 } else { 50 });
+        let quiet = Duration::from_millis(if self.server.engine().form.is_cluster() { 100 } else { 50 });
         let connection = match client.as_str() {
             "main" => &mut self.main,
             _ => {
