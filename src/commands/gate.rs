@@ -12,7 +12,7 @@ use crate::engine::token_bucket::TokenBucket;
 use crate::engine::waiting::Answer;
 use crate::server::answers;
 use crate::server::args::{Args, is, once};
-use crate::server::block::{self, Asked, Decided, End};
+use crate::server::block::{self, Asked, Decided, End, Wait};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -221,7 +221,12 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
                     stats::decision(Family::Gate, pass.granted > 0);
                     Decided::Told(Answer::Pass(Box::new(pass)))
                 }
-                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
+                None => Decided::Waits(Wait {
+                    family: Family::Gate,
+                    object: object.ok_or(Error::INTERNAL)?,
+                    end: End::Clock(until),
+                    booked: None,
+                }),
             })
         }),
     )

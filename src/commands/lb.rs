@@ -5,8 +5,9 @@ use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
+use crate::engine::waiting::Answer;
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided, End};
+use crate::server::block::{self, Asked, Decided, End, Wait};
 use crate::server::call::Call;
 use crate::server::clock;
 use crate::server::command::{Access, Command, Keys, Registrar};
@@ -147,10 +148,17 @@ fn take_blocking(
             }
             .map_err(no_limits)?;
             turn.set(asked.ticket().and_then(|ticket| bucket.turn_of(ticket)).unwrap_or(Micros::MAX));
+            // If the key goes, what it has booked is its own, and the bucket as new.
+            let all = bucket.capacity();
             let object = key.finish();
             Ok(match answer {
                 Some(six) => told(Family::LeakyBucket, &six),
-                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(turn.get())),
+                None => Decided::Waits(Wait {
+                    family: Family::LeakyBucket,
+                    object: object.ok_or(Error::INTERNAL)?,
+                    end: End::Clock(turn.get()),
+                    booked: Some(Answer::Six([cost, all, all, 0, 0, 0])),
+                }),
             })
         }),
     )

@@ -6,7 +6,7 @@ use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;
 use crate::server::answers::{self, NO_LIMIT};
 use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided, End};
+use crate::server::block::{self, Asked, Decided, End, Wait};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -167,7 +167,12 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
                     count_decision(&permit);
                     Decided::Told(Answer::Permit(permit))
                 }
-                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
+                None => Decided::Waits(Wait {
+                    family: Family::Semaphore,
+                    object: object.ok_or(Error::INTERNAL)?,
+                    end: End::Clock(until),
+                    booked: None,
+                }),
             })
         }),
     )

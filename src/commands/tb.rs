@@ -5,8 +5,9 @@ use crate::engine::bucket::{Limits, NoLimits, Policy};
 use crate::engine::object::Family;
 use crate::engine::time::MS;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
+use crate::engine::waiting::Answer;
 use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
-use crate::server::block::{self, Asked, Decided, End};
+use crate::server::block::{self, Asked, Decided, End, Wait};
 use crate::server::call::Call;
 use crate::server::command::{Access, Command, Keys, Registrar};
 use crate::server::error::Error;
@@ -180,10 +181,17 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
                 Some(ticket) => bucket.take_or_book(limits, cost, ms, ticket, now, journal)?,
                 None => Some(bucket.take(limits, cost, Mode::Whole, now, journal)?),
             };
+            // If the key goes, what it has booked is its own, and the bucket as new.
+            let all = bucket.capacity();
             let object = key.finish();
             Ok(match answer {
                 Some(six) => told(Family::TokenBucket, &six),
-                None => Decided::Waits(object.ok_or(Error::INTERNAL)?, End::Clock(until)),
+                None => Decided::Waits(Wait {
+                    family: Family::TokenBucket,
+                    object: object.ok_or(Error::INTERNAL)?,
+                    end: End::Clock(until),
+                    booked: Some(Answer::Six([cost, all, all, 0, 0, 0])),
+                }),
             })
         }),
     )

@@ -42,8 +42,17 @@ use std::rc::Rc;
 /// What came of a command whose reply may be held.
 pub enum Decided {
     Told(Answer),
-    /// The client waits on this object, until then at the latest.
-    Waits(Identity, End),
+    Waits(Wait),
+}
+
+/// How a client waits on a limiter.
+pub struct Wait {
+    pub family: Family,
+    pub object: Identity,
+    /// Until when at the latest.
+    pub end: End,
+    /// What it is told if the object goes, when what it had booked is its own then; else its command is decided anew.
+    pub booked: Option<Answer>,
 }
 
 /// How a limiter's command is asked what it is told.
@@ -72,7 +81,7 @@ pub type Decide = Rc<dyn Fn(Ctx<'_>, &OwnedString, Asked) -> Result<Decided, Err
 /// What a client waits for.
 pub enum Waits {
     /// A limiter's answer.
-    Limiter { place: Place, object: Identity, decide: Decide },
+    Limiter { place: Place, object: Identity, decide: Decide, family: Family, booked: Option<Answer> },
     /// A message: its line is in lines.rs. What it is told when its time is over.
     Claim { over: Tree },
 }
@@ -163,9 +172,9 @@ pub fn run(call: &Call<'_>, decide: Decide) -> Result<(), Error> {
     let asked = if call.may_block() { Asked::Held(ticket()) } else { Asked::AtOnce };
     let name = OwnedString::new(call.arg(1));
     match (decide(ctx, &name, asked)?, asked) {
-        (Decided::Waits(object, end), Asked::Held(ticket)) => {
+        (Decided::Waits(Wait { family, object, end, booked }), Asked::Held(ticket)) => {
             let place = Place { db: ctx.db(), key: call.arg(1).into() };
-            block(call, ticket, end, 1, Waits::Limiter { place, object, decide });
+            block(call, ticket, end, 1, Waits::Limiter { place, object, decide, family, booked });
         }
         (Decided::Told(answer), _) => answers::answer(call.reply(), &answer),
         (Decided::Waits(..), _) => return Err(Error::INTERNAL),
@@ -340,11 +349,11 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
             return send(ticket, Tree::Error(Error::NO_PERMISSION), Gives::Nothing);
         }
         match decide(ctx, &name, Asked::Held(ticket)) {
-            Ok(Decided::Waits(to, _)) => WAITERS.with(|w| {
-                if let Some(Waits::Limiter { object, .. }) =
+            Ok(Decided::Waits(wait)) => WAITERS.with(|w| {
+                if let Some(Waits::Limiter { object, booked, .. }) =
                     w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits)
                 {
-                    *object = to;
+                    (*object, *booked) = (wait.object, wait.booked);
                 }
             }),
             Ok(Decided::Told(answer)) => send(ticket, Tree::Answer(answer), Gives::Nothing),
@@ -375,6 +384,24 @@ pub fn orphaned<O: Object>(object: &mut O) {
             None => Chore::DecideAnew(ticket),
         });
     }
+}
+
+/// The objects of these numbers are flushed. They are not followed any more: who waits on one is told from what is noted here.
+pub fn flushed(objects: &HashSet<u64>) {
+    let mut gone: Vec<(Ticket, Chore)> = WAITERS.with(|w| {
+        let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
+        let gone = waiting.filter_map(|(ticket, w)| match &w.waits {
+            Waits::Limiter { object, family, booked, .. } if objects.contains(&object.id) => {
+                let (family, ticket) = (*family, *ticket);
+                let tell = booked.clone().map(|answer| Chore::Tell { family, ticket, answer });
+                Some((ticket, tell.unwrap_or(Chore::DecideAnew(ticket))))
+            }
+            _ => None,
+        });
+        gone.collect()
+    });
+    gone.sort_unstable_by_key(|(ticket, _)| *ticket);
+    gone.into_iter().for_each(|(_, chore)| chores::add(chore));
 }
 
 /// Notes whether an object that is due may change now, for those who wait on it.
@@ -436,7 +463,7 @@ pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
 /// What a limiter's waiter is told whose time was cut short.
 fn refusal(ctx: Ctx<'_>, ticket: Ticket) -> Tree {
     let Some((place, decide, object)) = WAITERS.with(|w| match &w.waits(ticket)?.waits {
-        Waits::Limiter { place, decide, object } => Some((place.clone(), decide.clone(), object.id)),
+        Waits::Limiter { place, decide, object, .. } => Some((place.clone(), decide.clone(), object.id)),
         Waits::Claim { .. } => None,
     }) else {
         return Tree::NilArray;

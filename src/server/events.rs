@@ -6,9 +6,8 @@ use super::chores::{self, Chore};
 use super::guard::shield;
 use super::info::FAMILIES;
 use super::registry::{self, Place};
-use super::types::{Value, for_family};
-use super::{block, clock, lines, numbers, propagate, stats, timer, truncated};
-use crate::engine::object::Object;
+use super::types::for_family;
+use super::{block, clock, lines, numbers, propagate, timer, truncated};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -146,20 +145,9 @@ fn go_back(ctx: Ctx<'_>) {
 
 fn flushed(sub: u64, info: Option<&raw::RedisModuleFlushInfo>) {
     if let (raw::REDISMODULE_SUBEVENT_FLUSHDB_START, Some(info)) = (sub, info) {
-        for (family, address) in registry::flush(info.dbnum) {
-            for_family!(family, orphan(address));
-        }
+        block::flushed(&registry::flush(info.dbnum));
         lines::emptied(info.dbnum);
     }
-}
-
-fn orphan<O: Object>(address: usize) {
-    // SAFETY: the registry knows only live objects (each is forgotten at unlink, free or flush), and this one is flushed only after
-    // this event; nothing else reaches it meanwhile.
-    let value = unsafe { &mut *(address as *mut Value<O>) };
-    let before = value.memory();
-    block::orphaned(&mut value.object);
-    stats::grew(O::FAMILY, value.memory() as i64 - before as i64);
 }
 
 fn swapped(info: Option<&raw::RedisModuleSwapDbInfo>) {

@@ -5,15 +5,15 @@
 //!
 //! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
 //!   acked, a booking served): then the wake finds nothing due, and the entry moves on.
-//! - An entry never keeps an object alive: the key is opened by name, and the entry counts only if the object there has its number. The address in it is
-//!   followed only when a database is flushed, for those who wait on the object; it is kept right by [`moved`].
+//! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its number. (Some servers free
+//!   values without telling.)
 
 use super::api::Ctx;
 use super::main_thread::MainThread;
 use super::timer;
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeSet;
 
 /// Where an object lives.
@@ -23,19 +23,15 @@ pub struct Place {
     pub key: Box<[u8]>,
 }
 
-/// What an object is known by.
+/// What an object is known by: its own number, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Its own number, never used again.
     pub id: u64,
-    /// Where it is in memory, as of now.
-    pub address: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     family: Family,
-    address: usize,
     place: Place,
     wake: Micros,
 }
@@ -54,7 +50,7 @@ static REGISTRY: std::sync::LazyLock<MainThread<Registry>> =
 /// Something is due at the object at instant `at`. The place is asked for only if the object was not known yet.
 #[inline]
 pub fn schedule(family: Family, object: Identity, at: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
-    let Identity { id, address } = object;
+    let Identity { id } = object;
     let earlier = REGISTRY.with(|r| {
         if r.recent.is_some_and(|(recent, wake)| recent == id && wake <= at) {
             return false;
@@ -69,7 +65,7 @@ pub fn schedule(family: Family, object: Identity, at: Micros, place: impl FnOnce
             }
             None => {
                 let (db, key) = place();
-                r.entries.insert(id, Entry { family, address, place: Place { db, key }, wake: at });
+                r.entries.insert(id, Entry { family, place: Place { db, key }, wake: at });
             }
         }
         r.wakes.insert((at, id));
@@ -86,15 +82,6 @@ pub fn forget(id: u64) {
         r.recent = None;
         if let Some(entry) = r.entries.remove(&id) {
             r.wakes.remove(&(entry.wake, id));
-        }
-    });
-}
-
-/// Active defrag moved the object.
-pub fn moved(id: u64, to: usize) {
-    REGISTRY.with(|r| {
-        if let Some(entry) = r.entries.get_mut(&id) {
-            entry.address = to;
         }
     });
 }
@@ -124,22 +111,22 @@ pub fn swap(one: i32, other: i32) {
     });
 }
 
-/// A database (-1: all of them) is about to be emptied: the addresses of its objects, in no order. They are forgotten.
-pub fn flush(db: i32) -> Vec<(Family, usize)> {
+/// A database (-1: all of them) is about to be emptied: the numbers of its objects. They are forgotten.
+pub fn flush(db: i32) -> HashSet<u64> {
     REGISTRY.with(|r| {
         r.recent = None;
         let gone: Vec<_> = r
             .entries
             .iter()
             .filter(|(_, e)| db < 0 || e.place.db == db)
-            .map(|(id, e)| (*id, e.wake, e.family, e.address))
+            .map(|(id, e)| (*id, e.wake))
             .collect();
-        for (id, wake, ..) in &gone {
+        for (id, wake) in &gone {
             r.entries.remove(id);
             r.wakes.remove(&(*wake, *id));
         }
         r.entries.shrink_to_fit();
-        gone.into_iter().map(|(_, _, family, address)| (family, address)).collect()
+        gone.into_iter().map(|(id, _)| id).collect()
     })
 }
 
@@ -189,8 +176,8 @@ pub fn take_due(now: Micros) -> Option<Due> {
         }
         r.wakes.pop_first();
         r.recent = None;
-        let Entry { family, address, place, .. } = r.entries.remove(&id)?;
-        Some(Due { family, object: Identity { id, address }, place, wake })
+        let Entry { family, place, .. } = r.entries.remove(&id)?;
+        Some(Due { family, object: Identity { id }, place, wake })
     })
 }
 

@@ -41,7 +41,7 @@ impl<O: Object> Value<O> {
     }
 
     pub fn identity(&self) -> Identity {
-        Identity { id: self.id, address: std::ptr::from_ref(self) as usize }
+        Identity { id: self.id }
     }
 
     /// An object that came with its key from elsewhere: what TTL the key has is not known, but for one that never has one of ours.
@@ -407,7 +407,6 @@ unsafe extern "C" fn defrag<O: Object>(
                 let moved = rm!(RedisModule_DefragAlloc(ctx, *value));
                 if !moved.is_null() {
                     *value = moved;
-                    registry::moved((*moved.cast::<Value<O>>()).id, moved as usize);
                 }
                 let object = &mut (*(*value).cast::<Value<O>>()).object;
                 let mut cursor: c_ulong = 0;

@@ -296,6 +296,11 @@ impl LeakyBucket {
         self.extras.as_ref().is_some_and(|e| e.pinned)
     }
 
+    /// The capacity as configured; 0: no limits are known.
+    pub fn capacity(&self) -> i64 {
+        self.bucket().map_or(0, |b| b.limits().capacity())
+    }
+
     /// How many clients wait until they may go on.
     pub fn waiting(&self) -> usize {
         self.extras.as_ref().map_or(0, |e| e.line.places.len())

@@ -96,6 +96,11 @@ impl TokenBucket {
         self.extras.as_ref().is_some_and(|e| e.pinned)
     }
 
+    /// The capacity as configured; 0: no limits are known.
+    pub fn capacity(&self) -> i64 {
+        self.bucket().map_or(0, |b| b.limits().capacity())
+    }
+
     /// How many clients wait for tokens they have booked.
     pub fn waiting(&self) -> usize {
         self.extras.as_ref().map_or(0, |e| e.line.len())
