@@ -25,7 +25,7 @@ use Keys::{Counted, None as NoKeys, One, Two};
 const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("sluice.version", 1, "readonly fast", NoKeys),
     ("sluice.clock", -1, "admin", NoKeys),
-    ("sluice.apply", -4, "write admin", One),
+    ("sluice.apply", -4, "write denyoom admin", One),
     ("sluice.fence", 3, "write admin", NoKeys),
     ("cl.throttle", -5, "write denyoom fast", One),
     ("tb.take", -2, "write denyoom fast blocking", One),

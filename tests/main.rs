@@ -20,6 +20,7 @@ mod panics;
 mod persistence;
 mod replication;
 mod sale;
+mod slots;
 mod timer;
 mod torn;
 mod torture;

@@ -557,3 +557,37 @@ fn what_the_timer_does_is_replicated_wherever_the_key_has_gone() {
         assert_same("after", &after, &held(&replica));
     });
 }
+
+/// What a master has decided is not refused for want of memory, though SLUICE.APPLY is a command that could be: it is meant for slots that are imported.
+#[test]
+fn a_full_replica_applies_and_a_full_server_loads_its_aof() {
+    on_every_engine(|engine| {
+        let master =
+            Server::builder(engine).option("appendonly", "yes").option("appendfsync", "always").start();
+        let mut replica = Server::builder(engine).option("maxmemory", "1").start();
+        replicate(&replica, &master);
+        link_up(&replica);
+        let mut c = master.connect();
+        for i in 0..50 {
+            call!(c, "RQ.PUSH", "q", format!("message {i}"));
+            call!(c, "TB.TAKE", format!("tb{i}"), 10, 1, 60_000);
+        }
+        call!(c, "RQ.CLAIM", "q", "COUNT", 20);
+        caught_up(&master, &replica);
+        let mut r = replica.connect();
+        assert_eq!(digest(&mut r), digest(&mut c));
+        assert_eq!(call!(r, "DBSIZE"), Value::Int(51));
+        // As soon as it may be written to, it is full.
+        call!(r, "REPLICAOF", "NO", "ONE");
+        assert!(error!(r, "RQ.PUSH", "q", "more").starts_with("OOM"));
+        replica.stop();
+        let before = digest(&mut c);
+        let mut master = master;
+        master.set_option("maxmemory", "1");
+        master.kill_9();
+        master.start_again();
+        let mut c = master.connect();
+        assert_eq!(digest(&mut c), before);
+        assert_eq!(call!(c, "DBSIZE"), Value::Int(51));
+    });
+}

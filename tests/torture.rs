@@ -143,6 +143,35 @@ fn each_server_loads_what_another_stored() {
     notices(0, "upgrades.py", &format!("{arguments} --pairs 2 --break forget"), "lost");
 }
 
+/// A server that moves whole ranges of slots at once.
+fn atomic() -> Option<&'static Engine> {
+    let found = engines().iter().find(|e| e.is_valkey() && e.version() >= (9, 1));
+    if found.is_none() {
+        say("SKIPPED: no server here moves slots at once");
+    }
+    found
+}
+
+#[test]
+fn slots_that_move_at_once_lose_nothing_and_are_equal_at_the_hand_over() {
+    let Some(engine) = atomic() else { return };
+    let long = [("move", 120), ("replicas", 120), ("big", 90), ("ranges", 60), ("kill", 120)];
+    let modes = if is_torture() { &long[..] } else { &[("move", 8)] };
+    for (mode, seconds) in modes {
+        let (status, text) = run(engine, "slots_atomic.py", &format!("--mode {mode} --seconds {seconds}"));
+        say(text.lines().rfind(|l| l.starts_with("torture: ")).unwrap_or("it did not come to its end"));
+        assert_eq!(status, Some(0), "--mode {mode}:\n{text}");
+    }
+}
+
+#[test]
+fn a_hand_over_that_is_not_equal_is_noticed() {
+    let Some(engine) = atomic() else { return };
+    let (status, text) = run(engine, "slots_atomic.py", "--mode move --seconds 12 --break differ");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("'digest':"), "{text}");
+}
+
 #[test]
 fn hostile_commands_kill_no_server_and_a_replica_stays_equal() {
     holds(3, "commands.py", "--seconds 8", "--seconds 120");

@@ -23,7 +23,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &Command {
             name: "sluice.apply",
-            flags: "write admin",
+            flags: "write deny-oom admin",
             syntax: "key expire effect [blob...]",
             keys: Keys::First(Access::Update),
             summary: "Internal: makes a change that a master decided, on its replicas and from the AOF.",

@@ -47,6 +47,7 @@ pub fn missing() -> Vec<&'static str> {
         RedisModule_DeleteKey RedisModule_SignalModifiedKey RedisModule_Replicate RedisModule_ReplicateVerbatim
         RedisModule_NotifyKeyspaceEvent RedisModule_Call RedisModule_FreeCallReply RedisModule_CallReplyArrayElement
         RedisModule_DeauthenticateAndCloseClient RedisModule_CallReplyType RedisModule_CallReplyStringPtr
+        RedisModule_CallReplyLength RedisModule_CallReplyInteger
         RedisModule_BlockClientOnKeys RedisModule_UnblockClient RedisModule_SetDisconnectCallback RedisModule_BlockedClientDisconnected
         RedisModule_GetDetachedThreadSafeContext RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId
         RedisModule_GetClientUserNameById RedisModule_GetModuleUserFromUserName RedisModule_ACLCheckCommandPermissions

@@ -493,6 +493,20 @@ fn depart(ticket: Ticket) {
     }
 }
 
+/// Those who wait at a key of which `away` says why are told that, and wait no more. What they had booked is part of what the key's new owner decides on.
+pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
+    let waiting: Vec<Ticket> = WAITERS.with(|w| {
+        let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
+        waiting.map(|(ticket, _)| *ticket).collect()
+    });
+    for ticket in waiting {
+        if let Some(error) = place_of(ticket).or_else(|| lines::place_of(ticket)).as_ref().and_then(&away) {
+            depart(ticket);
+            send(ticket, Tree::Error(error), Gives::Nothing);
+        }
+    }
+}
+
 /// This server has become a replica: nobody who waits now is served by it any more. The server tells them; whom it passes over is told by
 /// [`tell_role_lost`], a little later.
 pub fn role_lost() {

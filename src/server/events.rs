@@ -7,7 +7,7 @@ use super::guard::shield;
 use super::info::FAMILIES;
 use super::registry::{self, Place};
 use super::types::for_family;
-use super::{block, clock, lines, numbers, propagate, timer, truncated};
+use super::{block, clock, lines, migration, numbers, propagate, timer, truncated};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -37,16 +37,13 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
             return Err("a server event cannot be subscribed to");
         }
     }
+    migration::subscribe(ctx, Some(on_event))?;
+    let classes = raw::REDISMODULE_NOTIFY_GENERIC
+        | raw::REDISMODULE_NOTIFY_EXPIRED
+        | raw::REDISMODULE_NOTIFY_EVICTED
+        | migration::keyspace_events();
     // SAFETY: as above.
-    let done = unsafe {
-        rm!(RedisModule_SubscribeToKeyspaceEvents(
-            ctx.raw(),
-            raw::REDISMODULE_NOTIFY_GENERIC
-                | raw::REDISMODULE_NOTIFY_EXPIRED
-                | raw::REDISMODULE_NOTIFY_EVICTED,
-            Some(on_key_event)
-        ))
-    };
+    let done = unsafe { rm!(RedisModule_SubscribeToKeyspaceEvents(ctx.raw(), classes, Some(on_key_event))) };
     if done == super::api::OK { Ok(()) } else { Err("keyspace events cannot be subscribed to") }
 }
 
@@ -79,9 +76,12 @@ unsafe extern "C" fn on_event(
                 raw::REDISMODULE_EVENT_CRON_LOOP => cron(ctx),
                 raw::REDISMODULE_EVENT_EVENTLOOP => {
                     if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+                        migration::before_sleep(ctx);
                         block::before_sleep();
                     }
                 }
+                // SAFETY: the data that came with this event.
+                id if migration::is_event(id) => unsafe { migration::happened(ctx, sub, data) },
                 _ => {}
             }
         },
@@ -104,7 +104,7 @@ unsafe extern "C" fn on_key_event(
                 let db = ctx.db();
                 for (family, _) in FAMILIES {
                     let found = for_family!(family, note(ctx, key));
-                    if found && event == b"restore" && timer::ready(ctx) {
+                    if found && event == b"restore" && timer::ready(ctx) && !migration::staged(name) {
                         chores::add(Chore::Bound { family, place: Place { db, key: name.into() } });
                     }
                 }

@@ -18,6 +18,7 @@ use super::error::Error;
 use super::guard::trip;
 use super::key::{Holds, Opened, any_open, holds};
 use super::main_thread::MainThread;
+use super::migration;
 use super::registry::{self, Place};
 use super::reply::Tree;
 use crate::engine::object::Family;
@@ -237,6 +238,14 @@ pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: 
     }
 }
 
+/// A key at which a client waits; in a cluster all of them are in one slot.
+pub fn place_of(ticket: Ticket) -> Option<Place> {
+    LINES.with(|l| {
+        let waiter = l.waiters.get(&ticket)?;
+        Some(Place { db: waiter.db, key: waiter.keys.first()?.clone() })
+    })
+}
+
 /// Takes a client out of its lines.
 pub fn leave(ticket: Ticket) {
     LINES.with(|l| l.leave(ticket));
@@ -351,7 +360,7 @@ pub fn serve_first<'k>(ctx: Ctx<'_>, keys: impl Iterator<Item = &'k [u8]>) -> bo
 
 fn serve_for(ctx: Ctx<'_>, key: &[u8], budget: Micros) {
     let at = (ctx.db(), Box::<[u8]>::from(key));
-    if LINES.with(|l| l.serving || !l.lines.contains_key(&at)) {
+    if LINES.with(|l| l.serving || !l.lines.contains_key(&at)) || migration::staged(key) {
         return;
     }
     let name = OwnedString::new(key);

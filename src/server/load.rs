@@ -4,7 +4,7 @@ use super::api::{Ctx, ERR, OK, RawString, missing};
 use super::command::Registrar;
 use super::error::Error;
 use super::guard::shield;
-use super::{api::rm, config, events, info, slots, trust, types};
+use super::{api::rm, config, events, info, migration, slots, trust, types};
 use crate::commands;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -66,7 +66,7 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
     // SAFETY: within OnLoad; the callback is static. The options: a failed read of a damaged payload is reported to us instead of ending the
     // server, and a key counts as modified only when we say so.
     unsafe {
-        rm!(RedisModule_SetModuleOptions(ctx.raw(), OPTIONS.cast_signed()));
+        rm!(RedisModule_SetModuleOptions(ctx.raw(), (OPTIONS | migration::options()).cast_signed()));
         if rm!(RedisModule_RegisterInfoFunc(ctx.raw(), Some(info::report))) != OK {
             return Err("the INFO section was refused".into());
         }

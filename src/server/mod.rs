@@ -24,6 +24,7 @@ pub mod key;
 pub mod lines;
 pub mod load;
 pub mod main_thread;
+pub mod migration;
 pub mod numbers;
 pub mod propagate;
 pub mod registry;

@@ -7,11 +7,13 @@
 //! - A replica that attaches makes the server fork or resume from a backlog. A backlog counts as listening; a fork fires an event in the parent before
 //!   any further command is run. So no effect after the snapshot is missed.
 //! - `CONFIG SET appendonly yes` forks as well.
+//! - Another node that slots are exported to listens from the start of the export to its end (migration.rs).
 //! - `No` is only concluded on the main thread, when nothing forked is running and the server itself reports no replica, no backlog and no AOF.
 //!
 //! What is not carried still has to count as a change for the server's save points: it is added up here and handed over by the cron.
 
 use super::api::{Ctx, rm};
+use super::migration;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const UNKNOWN: u8 = 0;
@@ -37,7 +39,8 @@ pub fn wanted(ctx: Ctx<'_>) -> bool {
 #[cold]
 fn evaluate(ctx: Ctx<'_>) -> bool {
     let flags = ctx.flags();
-    let silent = !flags.aof()
+    let silent = !migration::exports()
+        && !flags.aof()
         && !flags.child_running()
         && flags.master()
         && ctx.info_field(c"replication", c"connected_slaves") == Some(0)

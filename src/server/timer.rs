@@ -17,7 +17,7 @@ use super::key::Opened;
 use super::main_thread::MainThread;
 use super::registry::{self, Due};
 use super::types::for_family;
-use super::{block, chores, clock, config, lines, stats, unit};
+use super::{block, chores, clock, config, lines, migration, stats, unit};
 use crate::engine::object::Object;
 use crate::engine::time::{MS, Micros};
 use redis_module::raw;
@@ -223,6 +223,11 @@ fn tick(ctx: Ctx<'_>) -> bool {
 /// Works on the next object that is due: None when there is none, false when it has more to do.
 fn step(ctx: Ctx<'_>, now: Micros) -> Option<bool> {
     let due = registry::take_due(now)?;
+    if migration::staged(&due.place.key) {
+        // Looked at again when the import is complete.
+        registry::schedule(due.family, due.object, Micros::MAX, || (due.place.db, due.place.key));
+        return Some(true);
+    }
     let acted = clock::monotonic().saturating_sub(SINCE.with(|since| *since)).max(0);
     stats::timer_lag(now.saturating_sub(due.wake).min(acted));
     Some(ctx.in_db(due.place.db, || for_family!(due.family, settle(ctx, &due, now))))

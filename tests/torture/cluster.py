@@ -412,10 +412,11 @@ class Load:
             if count > 1:
                 t.bad("number-twice", "%d of %s" % (n, q))
         for k, all_ in by_message.items():
-            all_.sort(key=lambda d: d[4])
+            # In the order of their numbers. A reply may come late: what was asked for after another had come is later for sure.
+            all_.sort(key=lambda d: int(d[2].rsplit("@", 1)[1]))
             for x, y in zip(all_, all_[1:]):
-                if int(y[2].rsplit("@", 1)[1]) <= int(x[2].rsplit("@", 1)[1]):
-                    t.bad("number-falls", "%s: %s after %s" % (k, y[2], x[2]))
+                if y[4] < x[3]:
+                    t.bad("number-falls", "%s: %s after %s" % (k, x[2], y[2]))
                 if self.strict and x[2] not in self.nacks and y[4] < x[3] + LEASE - .002 and not self.hard_near(x[4], y[4]):
                     t.bad("two-holders", "%s: %s, and %.3f s later %s" % (k, x[2], y[4] - x[3], y[2]))
             for d in all_:
@@ -513,5 +514,6 @@ def arguments(p):
     p.add_argument("--apart", type=float, default=0)
 
 
-t = Trial(__doc__, ["forget", "ghost"], arguments)
-t.run(chaos)
+if __name__ == "__main__":
+    t = Trial(__doc__, ["forget", "ghost"], arguments)
+    t.run(chaos)

@@ -230,6 +230,8 @@ pub enum Effect {
     },
     /// Places, turns and deaths are numbered anew, in the order they have.
     Renumber,
+    /// Of a snapshot that was being loaded nothing more comes.
+    CutOff,
     Arrive(Vec<Brought>),
     Header(Box<Header>),
     Lanes(Vec<LaneState<'static>>),
@@ -242,7 +244,7 @@ pub enum Effect {
 impl Queue {
     pub(super) fn change(&mut self, effect: Effect) {
         if !matches!(effect, Effect::Header(_) | Effect::Lanes(_) | Effect::Windows(_) | Effect::Load(_)) {
-            self.loading = None;
+            self.end_load();
         }
         match effect {
             Effect::Config { config, now, tokens } => self.configure(*config, now, tokens),
@@ -269,6 +271,8 @@ impl Queue {
             Effect::Refill { through } => self.refill(through),
             Effect::StepBack { now } => self.step_back(now),
             Effect::Renumber => self.renumber(),
+            // That is all it does.
+            Effect::CutOff => {}
             Effect::Arrive(records) => {
                 self.totals.moved_in = self.totals.moved_in.saturating_add(records.len() as u64);
                 for (record, id, payload) in records {

@@ -209,7 +209,7 @@ impl Queue {
 
     /// Whether it is a snapshot of which messages are still to come.
     fn is_torso(&self) -> bool {
-        self.loading.is_some() && !self.adds_up()
+        self.loading.is_some() && self.missing().is_some_and(|n| n > 0)
     }
 
     /// Whether nothing was ever recorded here.

@@ -56,11 +56,11 @@ impl Object for Queue {
     }
 
     fn next_event(&self) -> Option<Micros> {
-        self.next_settling()
+        if self.is_torso() { None } else { self.next_settling() }
     }
 
     fn is_ahead(&self, now: Micros) -> bool {
-        self.latest_level > now
+        self.latest_level > now || self.is_torso()
     }
 
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
@@ -120,6 +120,7 @@ impl Object for Queue {
 
     fn duplicate(&self) -> Self {
         // A copy has the past of its original, in all its totals.
-        Self { loading: None, ..self.clone() }
+        // One of which more is to come stays that.
+        Self { loading: self.loading.filter(|_| self.is_torso()), ..self.clone() }
     }
 }

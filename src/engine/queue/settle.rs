@@ -70,6 +70,10 @@ impl Queue {
         most: usize,
         journal: &mut Journal,
     ) -> bool {
+        if self.is_torso() {
+            journal.record(&Wire::CutOff, []);
+            self.end_load();
+        }
         if self.is_crowded() {
             journal.record(&Wire::Renumber, []);
             self.renumber();

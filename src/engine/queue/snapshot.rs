@@ -4,6 +4,9 @@
 //! places, each with its follower right behind it; dead ones in the order of death. The first message of a lane brings the lane's turn.
 //! Nothing depends on slots or hashes, so the same state gives the same bytes.
 //!
+//! Until all messages have come that its totals speak of, a queue is a *torso*: a state that can be stored and loaded as any other, and then goes on to be
+//! loaded. Time does nothing to it. The first command that would change it takes what has come for all there will be.
+//!
 //! While it is loaded, each place order and death number is larger than the last one and below the header's next, so no two messages share
 //! one. Whatever other effect comes ends the loading.
 
@@ -85,6 +88,18 @@ pub struct Loading {
 }
 
 impl Queue {
+    /// How many messages are not there that must be; None if that cannot be, either.
+    pub(super) fn missing(&self) -> Option<u64> {
+        self.totals.held()?.checked_sub(self.messages.len() as u64)
+    }
+
+    /// Nothing more is loaded: what was still to come counts as deleted.
+    pub(super) fn end_load(&mut self) {
+        if self.loading.take().is_some() {
+            self.totals.deleted = self.totals.deleted.saturating_add(self.missing().unwrap_or(0));
+        }
+    }
+
     pub(super) fn record(&self, slot: u32) -> Option<(Record<'_>, IdRef<'_>, &[u8])> {
         let m = self.messages.get(slot)?;
         let more = self.more.get(m.more);

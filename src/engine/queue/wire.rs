@@ -68,6 +68,7 @@ pub enum Wire<'a> {
     StepBack(Micros),
     Untake(Vec<(Record<'a>, IdRef<'a>)>),
     Renumber,
+    CutOff,
 }
 
 type Blobs<'b> = dyn Iterator<Item = Box<[u8]>> + 'b;
@@ -173,7 +174,7 @@ impl Queue {
         fencing: &mut Fencing,
     ) -> Result<Effect, Corrupt> {
         let wire = input.read::<Wire<'_>>()?;
-        let loads = matches!(wire, Wire::Lanes(_) | Wire::Windows(_) | Wire::Load(_));
+        let loads = matches!(wire, Wire::Lanes(_) | Wire::Windows(_) | Wire::Load(_) | Wire::CutOff);
         ensure(loads || !self.is_torso(), "a change in the middle of a snapshot")?;
         Ok(match wire {
             Wire::Push(push, ids) => self.read_push(push, &ids, blobs)?,
@@ -201,6 +202,7 @@ impl Queue {
                 Effect::StepBack { now }
             }
             Wire::Renumber => Effect::Renumber,
+            Wire::CutOff => Effect::CutOff,
             Wire::Arrive(records) => {
                 let mut rising = self.rising();
                 Effect::Arrive(self.read_records(records, blobs, fencing, &mut rising, false)?)

@@ -88,6 +88,7 @@ fn the_changes_of_a_queue() {
         Wire::StepBack(..) => Wire::StepBack(NOW) => "0efd0080257214800d00",
         Wire::Untake(..) => Wire::Untake(vec![(record(), IdRef::Num(1))]) => "0f0102fd00c012390ac00600fd0080257214800d00fd0a80257214800d0002010167fd0080257214800d0007fd0080257214800d0001020401030803020101026d6501037768790101080001",
         Wire::Renumber => Wire::Renumber => "10",
+        Wire::CutOff => Wire::CutOff => "11",
     );
 }
 

@@ -7,4 +7,5 @@ mod golden;
 mod histories;
 mod hostile;
 mod renumber;
+mod torso;
 mod twin;
