@@ -147,7 +147,7 @@ fn who_waits_is_sent_along_at_once() {
         a.waiter("RQ.CLAIM {z}q BLOCK 0"),
         a.waiter("RQ.MCLAIM 2 {z}none {z}other BLOCK 0"),
         a.waiter("SEM.ACQUIRE {z}sem 1 BLOCK 50000"),
-        a.waiter("TB.TAKE {z}tb 1 1 60000 BLOCK 50000"),
+        a.waiter("TB.TAKE {z}tb 1 1 60000 BLOCK 70000"),
     ];
     two.send("{z}q", 0);
     assert!(waiters.iter_mut().all(|w| w.waits()), "until the hand-over they wait here");
