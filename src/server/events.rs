@@ -74,11 +74,11 @@ unsafe extern "C" fn on_event(
                 raw::REDISMODULE_EVENT_PERSISTENCE => persistence(sub),
                 raw::REDISMODULE_EVENT_REPLICA_CHANGE => replica(sub),
                 raw::REDISMODULE_EVENT_CRON_LOOP => cron(ctx),
-                raw::REDISMODULE_EVENT_EVENTLOOP => {
-                    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
-                        migration::before_sleep(ctx);
-                        block::before_sleep();
-                    }
+                raw::REDISMODULE_EVENT_EVENTLOOP
+                    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP =>
+                {
+                    migration::before_sleep(ctx);
+                    block::before_sleep();
                 }
                 // SAFETY: the data that came with this event.
                 id if migration::is_event(id) => unsafe { migration::happened(ctx, sub, data) },

@@ -41,7 +41,9 @@ fn go_on(queue: &mut Queue, batches: &[Batch]) {
     }
 }
 
-fn bytes(queue: &Queue) -> Vec<(Vec<u8>, Vec<Box<[u8]>>)> {
+type Carried = (Vec<u8>, Vec<Box<[u8]>>);
+
+fn bytes(queue: &Queue) -> Vec<Carried> {
     snapshot(queue).iter().map(|b| (b.head.clone(), blobs(b, &[]))).collect()
 }
 
