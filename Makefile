@@ -84,7 +84,7 @@ fuzz: ## Run the fuzzers of carried changes, snapshots and arguments, SECONDS=60
 	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
 	elif ! command -v cargo-fuzz >/dev/null; then echo "SKIPPED: no cargo-fuzz: cargo install cargo-fuzz"; \
 	else for target in effects snapshots arguments; do \
-	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 || exit 1; done; fi
+	  cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 || exit 1; done; fi
 
 clean: ## Remove what was built and fetched (not what a server stored)
 	cargo clean

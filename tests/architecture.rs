@@ -235,6 +235,24 @@ fn nothing_is_unwrapped_or_left_to_do() {
 }
 
 #[test]
+fn in_a_cluster_nothing_is_done_for_other_keys_inside_a_command() {
+    // Some servers take the slot of each key that a module opens from the running command.
+    for (name, code) in code_of("") {
+        let runs = code.matches("chores::run(").count();
+        match name.as_str() {
+            "src/server/timer.rs" => {}
+            "src/server/call.rs" => {
+                assert_eq!(runs, 1, "{name}: one place, which asks for the cluster");
+                let at = code.find("fn do_chores").expect("the place");
+                let body = &code[at..at + code[at..].find("chores::run(").expect("a call")];
+                assert!(body.contains("!flags.cluster()"), "{name}: not in a cluster");
+            }
+            _ => assert_eq!(runs, 0, "{name}: what is put off is done by the timer"),
+        }
+    }
+}
+
+#[test]
 fn files_can_be_read_in_one_go() {
     let long: Vec<String> = code_of("")
         .iter()

@@ -2,7 +2,7 @@
 //! server's own would; and nothing is lost that was meant for somebody who got none.
 
 use crate::common::stage::{Client, Stage, on_stage, on_stage_with, words};
-use crate::common::{Reply, Server, eventually, free_port, on_every_engine, within};
+use crate::common::{Engine, Reply, Server, eventually, free_port, on_every_engine, say, within};
 use std::time::{Duration, Instant};
 
 /// One command that waits at the key `w`.
@@ -356,32 +356,133 @@ fn a_receipt_is_drawn_when_it_is_granted() {
     );
 }
 
+fn cluster_node(engine: &Engine) -> Stage {
+    let server = Server::builder(engine)
+        .option("hz", "50")
+        .option("cluster-enabled", "yes")
+        .option("cluster-node-timeout", "2000")
+        .option("cluster-port", &free_port().to_string())
+        .start();
+    Stage::on(server)
+}
+
+/// Two nodes of a cluster with half of the slots each.
+fn two_nodes(engine: &Engine) -> (Stage, Stage) {
+    let (mut a, mut b) = (cluster_node(engine), cluster_node(engine));
+    a.run("CLUSTER ADDSLOTSRANGE 0 8191");
+    b.run("CLUSTER ADDSLOTSRANGE 8192 16383");
+    a.run("CLUSTER SET-CONFIG-EPOCH 1");
+    b.run("CLUSTER SET-CONFIG-EPOCH 2");
+    let line = b.text("CLUSTER NODES");
+    let bus = line.split(['@', ',', ' ']).nth(2).expect("a bus port").to_owned();
+    a.run(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", b.server.port()));
+    for s in [&mut a, &mut b] {
+        within(Duration::from_secs(30), "the cluster to be whole", || {
+            let info = s.text("CLUSTER INFO");
+            (info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")).then_some(())
+        });
+    }
+    (a, b)
+}
+
+#[test]
+fn who_waits_at_a_slot_that_is_coming_stays_and_is_served_there() {
+    on_every_engine(|engine| {
+        let (mut a, mut b) = two_nodes(engine);
+        let slot = a.int("CLUSTER KEYSLOT q");
+        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (from, to) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
+        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
+        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+        let asking = |b: &mut Stage| {
+            let mut client = b.client();
+            client.wire.call(&["ASKING"]).expect("an answer");
+            client
+        };
+        let mut waiting: Vec<Client> = (0..2)
+            .map(|_| {
+                let mut client = asking(b);
+                b.has_wait(&mut client, "RQ.CLAIM q BLOCK 0");
+                client
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(1_300));
+        assert!(waiting.iter_mut().all(Client::waits), "nobody is sent away");
+        // By a push, and by the timer.
+        let mut producer = asking(b);
+        producer.send("RQ.PUSH q v");
+        producer.told();
+        assert_eq!(waiting.remove(0).payloads(), ["v"]);
+        producer.wire.call(&["ASKING"]).expect("an answer");
+        producer.send("RQ.PUSH q w DELAY 200");
+        producer.told();
+        assert_eq!(waiting.remove(0).payloads(), ["w"]);
+        assert_eq!((b.waiting(), b.field("panics_caught")), (0, 0));
+    });
+}
+
+#[test]
+fn what_is_put_off_is_done_for_the_right_slot() {
+    on_every_engine(|engine| {
+        let mut s = cluster_node(engine);
+        s.run("CLUSTER ADDSLOTSRANGE 0 16383");
+        within(Duration::from_secs(20), "the cluster to be whole", || {
+            s.text("CLUSTER INFO").contains("cluster_state:ok").then_some(())
+        });
+        // Each in one piece with commands for another slot, which must not lend theirs.
+        let other = ["TB.TAKE other 9 1 100000", "TB.TAKE other 9 1 100000"];
+        let with_others = |s: &mut Stage, lines: &[&str]| drop(s.at_once(&[lines, &other[..]].concat()));
+        let where_they_are = |s: &mut Stage, keys: &[&str]| {
+            for key in keys {
+                let slot = s.int(&format!("CLUSTER KEYSLOT {key}"));
+                let found = s.shown(&format!("CLUSTER GETKEYSINSLOT {slot} 10"));
+                let there = s.int(&format!("EXISTS {key}")) == 1;
+                assert_eq!(found.contains(&format!("\"{key}\"")), there, "{key}: {found}");
+            }
+            let names = s.shown("KEYS *");
+            let listed = keys.iter().map(|key| names.matches(&format!("\"{key}\"")).count());
+            assert!(listed.into_iter().all(|n| n <= 1), "a key twice: {names}");
+        };
+        // The object is gone: decided anew (a semaphore), told what was booked (a bucket).
+        s.run("SEM.ACQUIRE sem 1 LEASE 600000");
+        let mut waiter = s.waiter("SEM.ACQUIRE sem 1 LEASE 600000 BLOCK 600000");
+        with_others(&mut s, &["DEL sem"]);
+        assert!(waiter.told().to_string().starts_with("[1, 1, 0, "));
+        assert!(s.shown("SEM.PEEK sem 1").starts_with("[0, 1, 0, "), "one permit, one holder");
+        s.run("TB.TAKE tb 1 1 600000");
+        let mut waiter = s.waiter("TB.TAKE tb 1 1 600000 BLOCK 700000");
+        with_others(&mut s, &["DEL tb"]);
+        assert!(waiter.told().to_string().starts_with("[1, "));
+        // A client goes away: its booking goes back. An answer reaches nobody: so does what it gave.
+        s.run("TB.SET book 9 1 600000");
+        s.run("TB.TAKE book COST 9");
+        let waiter = s.waiter("TB.TAKE book COST 2 BLOCK 6000000");
+        with_others(&mut s, &[&format!("CLIENT KILL ID {}", waiter.id)]);
+        eventually("the booking to go back", || s.shown("TB.INFO book").contains("\"debt\", 0"));
+        s.run("SEM.SET undo 1");
+        s.run("SEM.ACQUIRE undo LEASE 600000");
+        let waiter = s.waiter("SEM.ACQUIRE undo LEASE 600000 BLOCK 600000");
+        with_others(&mut s, &["SEM.SET undo 2", &format!("CLIENT UNBLOCK {} ERROR", waiter.id)]);
+        eventually("the permit to go back", || s.shown("SEM.PEEK undo").starts_with("[1, 2, "));
+        // A push in a transaction serves after it; a message that reaches nobody comes back.
+        let mut waiter = s.waiter("RQ.CLAIM q BLOCK 0");
+        with_others(&mut s, &["MULTI", "RQ.PUSH q v", "EXEC"]);
+        assert_eq!(waiter.payloads(), ["v"]);
+        let waiter = s.waiter("RQ.CLAIM back BLOCK 0");
+        with_others(&mut s, &["RQ.PUSH back v", &format!("CLIENT UNBLOCK {} ERROR", waiter.id)]);
+        eventually("the message to come back", || s.ready("back") == "1");
+        where_they_are(&mut s, &["sem", "tb", "book", "undo", "q", "back", "other"]);
+        // The test clock goes by all keys, of all slots: not inside a transaction, which has one.
+        let told = s.at_once(&["MULTI", "TB.TAKE other 9 1 100000", "SLUICE.CLOCK ADVANCE 10", "EXEC"]);
+        assert!(told[3].contains("SLUICE.CLOCK"), "{}", told[3]);
+        assert_eq!((s.waiting(), s.field("panics_caught")), (0, 0));
+    });
+}
+
 #[test]
 fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
     on_every_engine(|engine| {
-        let node = |engine| {
-            let server = Server::builder(engine)
-                .option("hz", "50")
-                .option("cluster-enabled", "yes")
-                .option("cluster-node-timeout", "2000")
-                .option("cluster-port", &free_port().to_string())
-                .start();
-            Stage::on(server)
-        };
-        let (mut a, mut b) = (node(engine), node(engine));
-        a.run("CLUSTER ADDSLOTSRANGE 0 8191");
-        b.run("CLUSTER ADDSLOTSRANGE 8192 16383");
-        a.run("CLUSTER SET-CONFIG-EPOCH 1");
-        b.run("CLUSTER SET-CONFIG-EPOCH 2");
-        let line = b.text("CLUSTER NODES");
-        let bus = line.split(['@', ',', ' ']).nth(2).expect("a bus port").to_owned();
-        a.run(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", b.server.port()));
-        for s in [&mut a, &mut b] {
-            within(Duration::from_secs(30), "the cluster to be whole", || {
-                let info = s.text("CLUSTER INFO");
-                (info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")).then_some(())
-            });
-        }
+        let (mut a, mut b) = two_nodes(engine);
         let slot = a.int("CLUSTER KEYSLOT {w}");
         let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
         a.run("TB.TAKE {w}tb 1 1 600000");
@@ -410,5 +511,71 @@ fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
             assert_eq!(told, format!("MOVED {slot} 127.0.0.1:{}", b.server.port()));
         }
         assert_eq!((a.waiting(), a.field("panics_caught")), (0, 0));
+    });
+}
+
+#[test]
+fn active_defrag_forgets_nobody_who_waits_and_nothing_that_is_due() {
+    const MANY: usize = 6_000;
+    const KEPT: usize = 8;
+    on_every_engine(|engine| {
+        let mut s = Stage::on(Server::builder(engine).option("hz", "100").start());
+        if matches!(s.bytes(&["CONFIG", "SET", "activedefrag", "yes"]), Reply::Error(_)) {
+            return say(&format!("{engine} has no active defrag here"));
+        }
+        s.run("CONFIG SET activedefrag no");
+        for (name, value) in
+            [("ignore-bytes", 1), ("threshold-lower", 0), ("cycle-min", 80), ("cycle-max", 90)]
+        {
+            s.run(&format!("CONFIG SET active-defrag-{name} {value}"));
+        }
+        // Objects of one size side by side, then holes between those that stay.
+        let lines =
+            |line: &str, n: usize| (0..n).map(|i| line.replace('#', &i.to_string())).collect::<Vec<_>>();
+        for line in
+            ["SEM.SET s# 1", "TB.SET t# 1 1 600000", "LB.SET l# 9 1 600000", "GATE.SET g# STAGE s SEM 1"]
+        {
+            let lines = lines(line, MANY / 4);
+            s.at_once(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        let mut waiting = Vec::new();
+        for i in 0..KEPT {
+            let n = i * (MANY / 4 / KEPT) + 7;
+            for line in ["SEM.ACQUIRE s# LEASE 600000", "TB.TAKE t#", "LB.TAKE l#", "GATE.PASS g#"] {
+                s.run(&line.replace('#', &n.to_string()));
+            }
+            for (line, serve) in [
+                ("SEM.ACQUIRE s# BLOCK 600000", "SEM.SET s# 2"),
+                ("TB.TAKE t# BLOCK 700000", "TB.RESET t#"),
+                ("LB.TAKE l# BLOCK", "LB.RESET l#"),
+                ("GATE.PASS g# BLOCK 600000", "GATE.SET g# STAGE s SEM 2"),
+            ] {
+                let at = |line: &str| line.replace('#', &n.to_string());
+                waiting.push((s.waiter(&at(line)), at(serve)));
+            }
+            s.run(&format!("RQ.PUSH q{n} v DELAY 1500"));
+            waiting.push((s.waiter(&format!("RQ.CLAIM q{n} BLOCK 0")), "PING".into()));
+        }
+        let kept = |i: usize| i % (MANY / 4 / KEPT) == 7;
+        for i in (0..MANY / 4).filter(|i| i % 8 != 0 && !kept(*i)) {
+            s.run(&format!("DEL s{i} t{i} l{i} g{i}"));
+        }
+        s.run("CONFIG SET activedefrag yes");
+        let moved = |s: &mut Stage| {
+            let stats = s.text("INFO stats");
+            let hits = stats.lines().find_map(|l| l.strip_prefix("active_defrag_hits:"));
+            hits.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let end = Instant::now() + Duration::from_secs(4);
+        while moved(&mut s) < 200 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        say(&format!("{engine}: active defrag moved {} blocks", moved(&mut s)));
+        for (mut client, serve) in waiting {
+            s.run(&serve);
+            let told = client.told().to_string();
+            assert!(told.starts_with("[1, ") || told.contains("\"v\""), "{serve}: {told}");
+        }
+        assert_eq!((s.waiting(), s.field("panics_caught")), (0, 0));
     });
 }

@@ -93,6 +93,13 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
         call.reply().int(call.now() / MS);
         return Ok(());
     };
+    let flags = call.context().flags();
+    if flags.cluster() && flags.atomic() {
+        // It goes by the keys of all slots, and a transaction has one.
+        return Err(Error::new(
+            "ERR SLUICE.CLOCK cannot be moved inside a transaction or script in a cluster",
+        ));
+    }
     if is(word, "SET") {
         let to = args.int("ms", 0, MAX_INSTANT_MS)? * MS;
         args.end()?;
