@@ -31,7 +31,9 @@ pub fn load(batches: &[Batch], fencing: &mut Fencing) -> Queue {
         apply_batch(&mut queue, &batch.head, &mut payloads, fencing).unwrap();
         assert_eq!(payloads.next(), None);
     }
-    queue.check().unwrap();
+    if !queue.is_partial() {
+        queue.check().unwrap();
+    }
     queue
 }
 
