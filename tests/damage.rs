@@ -404,6 +404,8 @@ fn forged_effects_are_refused_whole_or_leave_a_key_that_works() {
         load.play(&mut master.raw(), 500);
         let commands = aof_commands(&master);
         let is_effect = |c: &Words| c[0].eq_ignore_ascii_case(b"SLUICE.APPLY");
+        // A list of changes of several keys is refused part by part, as an AOF that is piped would be: here it is only played.
+        let is_effect = |c: &Words| is_effect(c) && c[3].get(1) != Some(&0);
         let effects: Vec<Words> = commands.iter().filter(|c| is_effect(c)).cloned().collect();
         assert!(effects.len() > 200, "the load had {} effects", effects.len());
 
