@@ -356,6 +356,27 @@ fn a_receipt_is_drawn_when_it_is_granted() {
     );
 }
 
+#[test]
+fn who_waits_on_what_is_flushed_is_decided_once() {
+    on_stage_with(
+        |b| b,
+        |s| {
+            s.run("SEM.ACQUIRE k 1 LEASE 60000");
+            let mut waiting: Vec<Client> =
+                (0..3).map(|_| s.waiter("SEM.ACQUIRE k 1 LEASE 60000 BLOCK 1000")).collect();
+            s.run("FLUSHALL SYNC");
+            assert!(waiting.remove(0).told().to_string().starts_with("[1,"));
+            assert_eq!(s.waiting(), 2);
+            for client in &mut waiting {
+                assert!(client.told().to_string().starts_with("[0,"));
+            }
+            // One that stood in line twice would never be done with.
+            assert!(s.shown("SEM.ACQUIRE k 1").starts_with("[0,"));
+            assert_eq!(s.field("panics_caught"), 0);
+        },
+    );
+}
+
 fn cluster_node(engine: &Engine) -> Stage {
     let server = Server::builder(engine)
         .option("hz", "50")

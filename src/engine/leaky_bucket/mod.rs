@@ -67,6 +67,7 @@ struct Place {
 
 impl Line {
     fn push(&mut self, ticket: Ticket, place: Place) {
+        self.remove(ticket);
         self.places.insert(ticket, place);
         self.by_end.insert((place.until, ticket));
     }

@@ -23,6 +23,7 @@ impl<W> Line<W> {
     }
 
     pub(crate) fn push(&mut self, ticket: Ticket, until: Micros, waiter: W) {
+        self.remove(ticket);
         self.waiters.insert(ticket, (until, waiter));
         self.by_end.insert((until, ticket));
     }

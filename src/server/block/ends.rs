@@ -12,6 +12,9 @@ use crate::engine::time::{MS, Micros};
 use crate::engine::waiting::Ticket;
 use hashbrown::HashSet;
 
+/// What is noted while a client waits on no object: no object has this number.
+const NO_OBJECT: u64 = 0;
+
 /// The object a client waited on is gone: its command is decided anew, in its turn.
 pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
     let Some((place, decide)) = limiter(ticket) else { return };
@@ -50,12 +53,21 @@ pub fn place_of(ticket: Ticket) -> Option<Place> {
 /// The object goes away under those who wait on it. Whether that is for us to say is asked later: in a cluster it may live on elsewhere, and a key whose
 /// time has come goes also where nothing may be written.
 pub fn orphaned<O: Object>(object: &mut O) {
-    for (ticket, told) in object.orphans() {
+    for (ticket, told) in object.orphans().into_iter().filter(|(ticket, _)| bereaved(*ticket)) {
         chores::add(match told {
             Some(answer) => Chore::Tell { family: O::FAMILY, ticket, answer },
             None => Chore::DecideAnew(ticket),
         });
     }
+}
+
+/// Notes that what a client waits on is gone; false: that was noted before. A flush tells of its objects first and frees them after, and a command that
+/// is decided twice stands in line twice.
+fn bereaved(ticket: Ticket) -> bool {
+    WAITERS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
+        Some(Waits::Limiter { object, .. }) => std::mem::replace(&mut object.id, NO_OBJECT) != NO_OBJECT,
+        Some(Waits::Claim { .. }) | None => true,
+    })
 }
 
 /// The objects of these numbers are flushed. They are not followed any more: who waits on one is told from what is noted here.
@@ -73,7 +85,7 @@ pub fn flushed(objects: &HashSet<u64>) {
         gone.collect()
     });
     gone.sort_unstable_by_key(|(ticket, _)| *ticket);
-    gone.into_iter().for_each(|(_, chore)| chores::add(chore));
+    gone.into_iter().filter(|(ticket, _)| bereaved(*ticket)).for_each(|(_, chore)| chores::add(chore));
 }
 
 /// Notes whether an object that is due may change now, for those who wait on it.
