@@ -100,7 +100,9 @@ def attack(t):
     server = t.server("master", options, module_args=arguments).start()
     replica = None if t.args.reload else t.server("replica", options, module_args=arguments).start()
     grammar.seed("%s/%s" % (t.args.seed, t.args.clock))
-    grammar.copies_across = not info_of(server, "server").get("valkey_version", "").startswith("8.1.")
+    of = info_of(server, "server")
+    grammar.copies_across = not of.get("valkey_version", "").startswith("8.1.")
+    grammar.pauses = not of["redis_version"].startswith("7.0.")
     grammar.reloads = t.args.reload
     if replica:
         patient(replica, "REPLICAOF", "127.0.0.1", server.port)

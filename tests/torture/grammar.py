@@ -11,6 +11,8 @@ rnd, ri, ch = R.random, R.randint, R.choice
 
 # Whether COPY … DB is sent: Valkey 8.1 carries it to its replicas in the wrong database (without the module, too).
 copies_across = True
+# Whether CLIENT PAUSE is sent: Redis 7.0 ends itself when CLIENT UNBLOCK names a client that a pause holds (without the module, too).
+pauses = True
 # Whether all is loaded anew now and then. A master forgets keys that are over by then without telling its replicas (without the module, too).
 reloads = False
 
@@ -161,7 +163,7 @@ ADM = [
  (2, lambda: ['DEL', anyk()]), (1, lambda: ['UNLINK', anyk(), anyk()]), (1, lambda: ['PEXPIRE', anyk(), ri(1, 100)]), (1, lambda: ['PERSIST', anyk()]), (.5, lambda: ['PEXPIREAT', anyk(), unix()]), (.5, lambda: ['SET', anyk(), 'x']), (.5, lambda: ['LPUSH', 'list1', 'x']), (.3, lambda: ['SORT', anyk()]),
  (.5, lambda: ['SWAPDB', ri(0, 2), ri(0, 2)]), (.3, lambda: ['SELECT', ch([0, 0, 0, 1])]), (.05, lambda: ['FLUSHALL'] + ch([[], ['ASYNC'], ['SYNC']])), (.05, lambda: ['FLUSHDB'] + ch([[], ['ASYNC']])),
  (.5, lambda: ['DEBUG', 'DIGEST-VALUE', anyk()]), (.2, lambda: ['DEBUG', 'OBJECT', anyk()]),
- (1, lambda: ['CLIENT', 'KILL', 'ID', ch(lo_id)]), (2, lambda: ['CLIENT', 'UNBLOCK', ch(lo_id), ch(['TIMEOUT', 'ERROR'])]), (.15, lambda: ['CLIENT', 'PAUSE', ri(1, 30), ch(['WRITE', 'ALL'])]), (.15, lambda: ['CLIENT', 'UNPAUSE']),
+ (1, lambda: ['CLIENT', 'KILL', 'ID', ch(lo_id)]), (2, lambda: ['CLIENT', 'UNBLOCK', ch(lo_id), ch(['TIMEOUT', 'ERROR'])]), (.15, lambda: ['CLIENT', 'PAUSE', ri(1, 30), ch(['WRITE', 'ALL'])] if pauses else ['PING']), (.15, lambda: ['CLIENT', 'UNPAUSE']),
  (.3, lambda: ['CONFIG', 'SET', 'sluice.tick-budget-us', num(50, 2000)]), (.1, lambda: ['CONFIG', 'SET', 'sluice.max-payload', ch([100, 4000, 536870912])]), (.2, lambda: ['CONFIG', 'GET', 'sluice.*']), (.1, lambda: ['CONFIG', 'SET', 'notify-keyspace-events', ch(['', 'KEA', 'Kd', 'KEAd'])]), (.1, lambda: ['CONFIG', 'SET', 'maxmemory', ch([0, 0, 10**6, 10**9])]), (.3, lambda: ['CONFIG', 'SET', 'maxmemory', 0]), (.1, lambda: ['CONFIG', 'SET', 'maxmemory-policy', ch(['noeviction', 'allkeys-lru', 'volatile-ttl', 'allkeys-random'])]),
  (.1, lambda: ['SCRIPT', 'KILL']), (.2, lambda: ['INFO', 'sluice']), (.3, lambda: ['INFO', 'everything']), (.1, lambda: ['COMMAND', 'DOCS']), (.2, lambda: ['SCAN', 0, 'TYPE', 'sluice-rq']), (.1, lambda: ['HELLO', ch([2, 3])]), (.1, lambda: ['RESET']), (.1, lambda: ['CLIENT', 'NO-EVICT', 'on']), (.2, lambda: ['CLIENT', 'REPLY', 'SKIP']), (.3, lambda: ['CLIENT', 'TRACKING', ch(['ON', 'OFF'])]),
 ]

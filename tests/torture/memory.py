@@ -87,7 +87,8 @@ def memory(t):
         c.call("FLUSHALL", "SYNC")
         c.call("SCRIPT", "FLUSH")
         if t.args.break_ == "keep":
-            c.call("RQ.MPUSH", "left", 1, "x" * 500_000 * (n + 1))
+            # Far more than a buffer that one of the two rounds happens to have freed.
+            c.call("RQ.MPUSH", "left", 200 * (n + 1), *["x" * 10_000] * 200 * (n + 1))
         time.sleep(.6)
         c.call("MEMORY", "PURGE")
         f = info(c, "everything")

@@ -292,12 +292,13 @@ def alter(t):
             for words, reply in zip(commands, replies):
                 if isinstance(reply, Err) and "internal" in reply:
                     t.bad("internal", "%r: %s after %s" % (words[:6], reply, payload.hex()[:400]))
-            # A lease may end between the two servers' looks: what differs then is the same when both look again.
+            # A lease may end between the two looks: what differs then is the same when both look again. The server's digest tells whether there is a TTL.
             for last in (False, False, True):
-                dump, digest = c.pipe([["MULTI"], ["DUMP", key], ["DEBUG", "DIGEST-VALUE", key], ["EXEC"]])[-1]
+                dump, digest, ttl = c.pipe([["MULTI"], ["DUMP", key], ["DEBUG", "DIGEST-VALUE", key], ["PTTL", key], ["EXEC"]])[-1]
                 if not isinstance(dump, bytes):
                     break
-                restored, again = o.pipe([["MULTI"], ["RESTORE", "x", 0, dump, "REPLACE"], ["DEBUG", "DIGEST-VALUE", "x"], ["EXEC"]])[-1]
+                restore = ["RESTORE", "x", max(ttl, 0), dump, "REPLACE"]
+                restored, again = o.pipe([["MULTI"], restore, ["DEBUG", "DIGEST-VALUE", "x"], ["EXEC"]])[-1]
                 if isinstance(restored, Err):
                     t.bad("own-dump-refused", "%s %s: payload %s" % (family, restored, payload.hex()[:600]))
                     break
