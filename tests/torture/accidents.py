@@ -372,12 +372,11 @@ def accident_refund(t):
     w.join(5)
     time.sleep(2.5)  # by now the booking is earned
     t0 = time.time()
-    left = cb.call("TB.PEEK", "k")[2]
+    left = cb.call("TB.PEEK", "k")[2] + 1  # a PEEK tells what a take of one would leave
     cb.call("TB.TAKE", "k", "COST", left)
     change(b, a)
     more = ca.call("TB.TAKE", "k", "COST", 1000, "ATMOST")[0]
-    # A booking that came back would be 200. Up to half a token more than the elapsed time explains has been seen here, and is not understood yet.
-    allowed = 2 + 100 * (time.time() - t0)
+    allowed = 1 + 100 * (time.time() - t0)
     if more > allowed:
         t.bad("over-limit", "emptied, and %.3f s later, after a FAILOVER back, %d tokens are granted; %.0f came" % (time.time() - t0, more, allowed))
     a.stop()
