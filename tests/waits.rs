@@ -536,6 +536,49 @@ fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
 }
 
 #[test]
+fn a_slot_that_came_and_goes_at_once_leaves_no_key_behind() {
+    on_every_engine(|engine| {
+        let (mut a, mut b) = two_nodes(engine);
+        let slot = a.int("CLUSTER KEYSLOT {w}");
+        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (from, to) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
+        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
+        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+        let asking = |b: &mut Stage| {
+            let mut client = b.client();
+            client.wire.call(&["ASKING"]).expect("an answer");
+            client
+        };
+        let mut holder = asking(b);
+        holder.send("SEM.ACQUIRE {w}sem 1 LEASE 600000");
+        holder.told();
+        let mut waiting: Vec<Client> = (0..2)
+            .map(|_| {
+                let mut client = asking(b);
+                b.has_wait(&mut client, "SEM.ACQUIRE {w}sem 1 LEASE 600000 BLOCK 600000");
+                client
+            })
+            .collect();
+        // The node has to find out that it may decide on a key of a slot that is coming.
+        holder.wire.call(&["ASKING"]).expect("an answer");
+        holder.send("DEL {w}sem");
+        holder.told();
+        assert!(waiting.remove(0).told().to_string().starts_with("[1, 1, 0, "));
+        // Right after, the slot is its own, and goes again.
+        for s in [&mut *b, &mut *a] {
+            s.run(&format!("CLUSTER SETSLOT {slot} NODE {to}"));
+        }
+        a.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {to}"));
+        b.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {from}"));
+        b.run(&format!("MIGRATE 127.0.0.1 {} {{w}}sem 0 5000", a.server.port()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(b.int(&format!("CLUSTER COUNTKEYSINSLOT {slot}")), 0, "the key is at both");
+        assert!(waiting[0].waits(), "nobody was served");
+        assert_eq!(b.field("panics_caught"), 0);
+    });
+}
+
+#[test]
 fn active_defrag_forgets_nobody_who_waits_and_nothing_that_is_due() {
     const MANY: usize = 6_000;
     const KEPT: usize = 8;

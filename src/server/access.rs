@@ -6,8 +6,7 @@
 
 use super::api::{Ctx, OK, OwnedString, RawString, rm};
 use super::main_thread::MainThread;
-use super::{clock, slots};
-use crate::engine::time::Micros;
+use super::slots;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,22 +75,21 @@ fn ask(ctx: Ctx<'_>, key: &OwnedString) -> Result<(), c_int> {
     refused.map_or(Ok(()), Err)
 }
 
-/// The slots that are imported key by key, and when (monotonic µs) the server said so.
-static IMPORTED: MainThread<(Micros, Vec<u16>)> = MainThread::new((Micros::MIN, Vec::new()));
+/// The slots that are imported key by key, once the server has been asked in this turn.
+static IMPORTED: MainThread<Option<Vec<u16>>> = MainThread::new(None);
 
-/// How long what the server said of slots is believed.
-const BELIEVED_US: Micros = 1_000_000;
+/// A new turn: what the server said of slots may be otherwise by now. What is asked later in the same turn is asked once.
+pub fn anew() {
+    IMPORTED.with(|known| *known = None);
+}
 
 fn is_imported(ctx: Ctx<'_>, slot: u16) -> bool {
-    let now = clock::monotonic();
-    let known = IMPORTED
-        .with(|(asked_at, slots)| (now.saturating_sub(*asked_at) < BELIEVED_US).then(|| slots.clone()));
-    let slots = known.unwrap_or_else(|| {
+    // The server is not asked while we hold what it said before.
+    if IMPORTED.with(|known| known.is_none()) {
         let slots = imported_slots(ctx);
-        IMPORTED.with(|known| *known = (now, slots.clone()));
-        slots
-    });
-    slots.contains(&slot)
+        IMPORTED.with(|known| *known = Some(slots));
+    }
+    IMPORTED.with(|known| known.as_ref().is_some_and(|slots| slots.contains(&slot)))
 }
 
 /// What `CLUSTER NODES` says of slots that come to this node: `[slot-<-node]` in its own line.

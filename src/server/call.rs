@@ -132,6 +132,7 @@ impl<'a> Call<'a> {
 
     /// Whether a command that only reads may apply what is due on a key, as a command that writes would.
     fn may_settle(&self, name: RawString) -> bool {
+        access::anew();
         // SAFETY: as in `write`.
         timer::ready(self.ctx) && access::to(self.ctx, unsafe { bytes(name) }) == access::Access::Granted
     }

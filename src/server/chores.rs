@@ -114,6 +114,7 @@ pub fn try_again() {
 
 /// Does some chores, at least one, for about a tick of the timer; true when more are left to do now.
 pub fn run(ctx: Ctx<'_>) -> bool {
+    access::anew();
     let begin = clock::monotonic();
     let mut seen = HashMap::new();
     for done in 0..MOST {

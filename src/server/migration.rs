@@ -235,6 +235,7 @@ pub fn before_sleep(ctx: Ctx<'_>) {
     if !SEND_AWAY.swap(false, Ordering::Relaxed) || block::waiting() == 0 {
         return;
     }
+    access::anew();
     let nodes = nodes(ctx);
     block::send_away(|place| {
         if ctx.in_db(place.db, || access::to(ctx, &place.key)) != Access::Elsewhere {

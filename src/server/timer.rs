@@ -197,6 +197,7 @@ pub fn ready(ctx: Ctx<'_>) -> bool {
 
 /// Applies what is due on all keys until the budget is spent, then does the chores; true when nothing is left.
 fn tick(ctx: Ctx<'_>) -> bool {
+    access::anew();
     let begin = clock::monotonic();
     let budget = config::tick_budget_us();
     let mut done = true;
