@@ -579,6 +579,73 @@ fn a_slot_that_came_and_goes_at_once_leaves_no_key_behind() {
 }
 
 #[test]
+fn a_slot_that_goes_and_comes_again_is_decided_on_when_its_keys_have_come() {
+    on_every_engine(|engine| {
+        let (mut a, mut b) = two_nodes(engine);
+        let slot = a.int("CLUSTER KEYSLOT {w}");
+        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (here, there) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
+        a.run("SEM.ACQUIRE {w}sem 1 LEASE 600000");
+        let mut client = a.client();
+        a.has_wait(&mut client, "SEM.ACQUIRE {w}sem 1 LEASE 600000 BLOCK 600000");
+        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {here}"));
+        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {there}"));
+        assert_eq!(a.text(&format!("MIGRATE 127.0.0.1 {} {{w}}sem 0 5000", b.server.port())), "OK");
+        b.run(&format!("CLUSTER SETSLOT {slot} NODE {there}"));
+        // At once: the server sends nobody away who waits at a slot that is coming.
+        a.at_once(&[
+            &format!("CLUSTER SETSLOT {slot} NODE {there}"),
+            &format!("CLUSTER SETSLOT {slot} IMPORTING {there}"),
+        ]);
+        b.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {here}"));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(a.int(&format!("CLUSTER COUNTKEYSINSLOT {slot}")), 0, "the key is at both");
+        assert_eq!(b.text(&format!("MIGRATE 127.0.0.1 {} {{w}}sem 0 5000", a.server.port())), "OK");
+        for s in [&mut *a, &mut *b] {
+            s.run(&format!("CLUSTER SETSLOT {slot} NODE {here}"));
+        }
+        assert!(client.waits(), "somebody holds the permit");
+        a.run("SEM.SET {w}sem 2");
+        let told = client.told().to_string();
+        assert!(told.starts_with("[1, 2, 0, "), "{told}");
+        assert_eq!((a.waiting(), a.field("panics_caught")), (0, 0));
+    });
+}
+
+#[test]
+fn who_waits_at_a_key_that_is_gone_while_its_slot_goes_is_told_when_its_time_is_over() {
+    const WAITS: [(&str, &str); 4] = [
+        ("TB.SET {w}tb 1 1 1900,TB.TAKE {w}tb", "TB.TAKE {w}tb BLOCK 2000"),
+        ("LB.SET {w}lb 5 1 1900,LB.TAKE {w}lb", "LB.TAKE {w}lb BLOCK"),
+        ("SEM.SET {w}sm 1,SEM.ACQUIRE {w}sm LEASE 600000", "SEM.ACQUIRE {w}sm BLOCK 2000"),
+        ("GATE.SET {w}gt STAGE s SEM 1 LEASE 600000,GATE.PASS {w}gt", "GATE.PASS {w}gt BLOCK 2000"),
+    ];
+    on_every_engine(|engine| {
+        let (mut a, mut b) = two_nodes(engine);
+        let slot = a.int("CLUSTER KEYSLOT {w}");
+        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (here, there) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
+        let mut waiting: Vec<(&str, Client)> = Vec::new();
+        for (before, wait) in WAITS {
+            before.split(',').for_each(|line| drop(a.run(line)));
+            let mut client = a.client();
+            a.has_wait(&mut client, wait);
+            waiting.push((wait, client));
+        }
+        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {here}"));
+        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {there}"));
+        a.run("DEL {w}tb {w}lb {w}sm {w}gt");
+        for (wait, client) in &mut waiting {
+            // What is there now is for the other node to say: asked again, the server sends the client there.
+            let told = client.told().to_string();
+            assert!(told.contains("TRYAGAIN"), "{wait}: {told}");
+        }
+        assert_eq!(a.int(&format!("CLUSTER COUNTKEYSINSLOT {slot}")), 0);
+        assert_eq!((a.waiting(), a.field("panics_caught")), (0, 0));
+    });
+}
+
+#[test]
 fn active_defrag_forgets_nobody_who_waits_and_nothing_that_is_due() {
     const MANY: usize = 6_000;
     const KEPT: usize = 8;

@@ -6,7 +6,7 @@
 
 use super::api::{Ctx, OK, OwnedString, RawString, rm};
 use super::main_thread::MainThread;
-use super::slots;
+use super::{key, slots};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Granted,
+    /// In a cluster: the key's slot is coming, key by key, and the key is not here. It may be made
+    /// here for a client whom the old owner has sent, for nobody else.
+    Coming,
     /// Writes are refused at the moment: too few replicas, a failed save, the cluster is down.
     NotNow,
     /// In a cluster: another node answers for the key.
@@ -31,11 +34,14 @@ pub fn asking() -> bool {
 }
 
 /// Asks the server about a key of the selected database.
-pub fn to_key(ctx: Ctx<'_>, key: &OwnedString) -> Access {
-    match ask(ctx, key) {
+pub fn to_key(ctx: Ctx<'_>, name: &OwnedString) -> Access {
+    match ask(ctx, name) {
         Ok(()) => Access::Granted,
-        // A slot that is being imported key by key is another node's still, but the keys that have come are ours to look after.
-        Err(libc::EPERM) if is_imported(ctx, slots::of(key.bytes())) => Access::Granted,
+        // A slot that is being imported key by key is another node's still, but the keys that have
+        // come are ours to look after.
+        Err(libc::EPERM) if is_imported(ctx, slots::of(name.bytes())) => {
+            if key::is_there(ctx, name) { Access::Granted } else { Access::Coming }
+        }
         Err(libc::EPERM) => Access::Elsewhere,
         Err(_) => Access::NotNow,
     }

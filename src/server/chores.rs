@@ -80,10 +80,18 @@ impl Chore {
     }
 }
 
+/// A chore that is left, and whether its key was another node's when it was tried last: then who waits for
+/// it has not been sent here for a key that is not here.
+#[derive(Debug)]
+struct Left {
+    chore: Chore,
+    was_elsewhere: bool,
+}
+
 #[derive(Default)]
 struct Chores {
-    pending: VecDeque<Chore>,
-    held_back: Vec<Chore>,
+    pending: VecDeque<Left>,
+    held_back: Vec<Left>,
 }
 
 static CHORES: std::sync::LazyLock<MainThread<Chores>> =
@@ -94,12 +102,17 @@ const MOST: usize = 256;
 
 /// Adds a chore; the timer comes for it as soon as the running command is done.
 pub fn add(chore: Chore) {
-    CHORES.with(|c| c.pending.push_back(chore));
+    CHORES.with(|c| c.pending.push_back(Left { chore, was_elsewhere: false }));
     timer::soon(Ctx::own());
 }
 
 pub fn pending() -> bool {
     CHORES.with(|c| !c.pending.is_empty())
+}
+
+/// Whether any are left, to be done now or when their key may be changed.
+pub fn any() -> bool {
+    CHORES.with(|c| !c.pending.is_empty() || !c.held_back.is_empty())
 }
 
 /// Whether some wait until their key may be changed.
@@ -116,34 +129,38 @@ pub fn try_again() {
 pub fn run(ctx: Ctx<'_>) -> bool {
     access::anew();
     let begin = clock::monotonic();
+    let cluster = ctx.flags().cluster();
     let mut seen = HashMap::new();
     for done in 0..MOST {
         let over = || done > 0 && clock::monotonic().saturating_sub(begin) >= config::tick_budget_us();
         if any_open() || over() {
             break;
         }
-        let Some(chore) = CHORES.with(|c| c.pending.pop_front()) else { return false };
-        let Some(place) = chore.place() else { continue };
+        let Some(left) = CHORES.with(|c| c.pending.pop_front()) else { return false };
+        let Some(place) = left.chore.place() else { continue };
         // In a cluster what is carried at once is of one slot.
         if !unit::fits(ctx, &place.key) {
-            CHORES.with(|c| c.pending.push_front(chore));
+            CHORES.with(|c| c.pending.push_front(left));
             break;
         }
-        let access = *seen
-            .entry((place.db, place.key.clone()))
-            .or_insert_with(|| ctx.in_db(place.db, || access::to(ctx, &place.key)));
-        match access {
-            Access::Granted => {
-                // It is not the fault of the command around which it is done; and who waits for it is told.
-                let waits = chore.waiter();
-                let forgotten = |t| block::send(t, Tree::Error(Error::INTERNAL), Gives::Nothing);
-                shield(
-                    || ctx.in_db(place.db, || act(ctx, &place, chore)),
-                    || waits.into_iter().for_each(forgotten),
-                );
-            }
-            Access::Elsewhere if !chore.outlives_the_slot() => {}
-            Access::NotNow | Access::Elsewhere => CHORES.with(|c| c.held_back.push(chore)),
+        let ask = || ctx.in_db(place.db, || access::to(ctx, &place.key));
+        // In a cluster a chore may take away the key that made the next one's answer: of a slot that
+        // is going, what is there is ours, and what is not is the other node's.
+        let access =
+            if cluster { ask() } else { *seen.entry((place.db, place.key.clone())).or_insert_with(ask) };
+        let Left { chore, was_elsewhere } = left;
+        let decided_here = access == Access::Granted || access == Access::Coming && !was_elsewhere;
+        if decided_here {
+            // It is not the fault of the command around which it is done; and who waits for it is told.
+            let waits = chore.waiter();
+            let forgotten = |t| block::send(t, Tree::Error(Error::INTERNAL), Gives::Nothing);
+            shield(
+                || ctx.in_db(place.db, || act(ctx, &place, chore)),
+                || waits.into_iter().for_each(forgotten),
+            );
+        } else if access == Access::NotNow || chore.outlives_the_slot() {
+            let was_elsewhere = was_elsewhere || access == Access::Elsewhere;
+            CHORES.with(|c| c.held_back.push(Left { chore, was_elsewhere }));
         }
     }
     pending()
@@ -177,7 +194,7 @@ pub fn drop_all() {
         all.extend(std::mem::take(&mut c.held_back));
         all
     });
-    for chore in chores {
+    for Left { chore, .. } in chores {
         if let Chore::Depart { object, ticket } = chore
             && let Some((family, place)) = registry::place(object)
         {

@@ -99,6 +99,13 @@ pub unsafe fn holds<O: Object>(ctx: Ctx<'_>, name: RawString) -> Holds {
     }
 }
 
+/// Whether there is a key of this name, of whichever type.
+pub fn is_there(ctx: Ctx<'_>, name: &OwnedString) -> bool {
+    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+    // SAFETY: `name` is live.
+    !unsafe { Handle::open(ctx, name.raw(), mode) }.is_empty()
+}
+
 /// Reads the object in a key (None: no key), as it is.
 ///
 /// # Safety

@@ -124,8 +124,10 @@ pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
         send(ticket, over, Gives::Nothing);
     }
     let now = clock::now();
+    // Those whose object is gone are decided anew by a chore; until then nobody else tells them.
+    let bereaved = chores::any();
     let due: Vec<Ticket> = WAITERS.with(|w| {
-        if may_change && w.withheld.is_empty() {
+        if may_change && w.withheld.is_empty() && !bereaved {
             return Vec::new();
         }
         let stuck = |ticket: &Ticket| match w.by_ticket.get(ticket).map(|w| &w.waits) {
