@@ -40,7 +40,11 @@ pub fn to_key(ctx: Ctx<'_>, name: &OwnedString) -> Access {
         // A slot that is being imported key by key is another node's still, but the keys that have
         // come are ours to look after.
         Err(libc::EPERM) if is_imported(ctx, slots::of(name.bytes())) => {
-            if key::is_there(ctx, name) { Access::Granted } else { Access::Coming }
+            if key::is_there(ctx, name) {
+                Access::Granted
+            } else {
+                Access::Coming
+            }
         }
         Err(libc::EPERM) => Access::Elsewhere,
         Err(_) => Access::NotNow,

@@ -253,6 +253,9 @@ class Load:
         s = Client(cluster.ports)
         for q in self.queues + self.several:
             s.run("RQ.SET", q, "MAXDELIVERIES", 0)
+        # One that is free goes with its number, unless it is pinned: where clocks differ the next one would begin below.
+        for key, limit in self.sems.items() if t.args.apart else []:
+            s.run("SEM.SET", key, limit)
         s.run("TB.SET", d + "user", 20, 100, 1000)
         s.run("TB.SET", d + "tenant", 40, 150, 1000)
         s.run("GATE.SET", d + "gate", "STAGE", "b", "TB", 30, 120, 1000, "STAGE", "s", "SEM", 2, "LEASE", 1000)
