@@ -105,6 +105,10 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
         if !is(word, "STAGE") {
             return Err(Error::unknown_option(word, "STAGE name TB|LB|SEM ..."));
         }
+        // At once: each name is compared with those before it.
+        if stages.len() == MAX_STAGES {
+            return Err(Error::range("stages", 1, MAX_STAGES as i64));
+        }
         let name = args.next("stage name")?;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::length("stage name", 1, MAX_NAME));
@@ -118,9 +122,6 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::new("ERR a gate may have at most one SEM stage"));
         }
         stages.push((name, config));
-    }
-    if stages.len() > MAX_STAGES {
-        return Err(Error::range("stages", 1, MAX_STAGES as i64));
     }
     call.configure::<Gate>(c"gate.set", |gate, now, journal| gate.set(&stages, now, journal))
 }

@@ -13,6 +13,7 @@
 //! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
 //! - Not state: the line, the answers not yet told, the counters.
 
+mod ends;
 pub(crate) mod line;
 mod object;
 pub(crate) mod permits;

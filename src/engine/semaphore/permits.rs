@@ -1,8 +1,9 @@
 //! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE` share.
 
+use super::ends::Ends;
 use crate::engine::time::Micros;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Permits that somebody holds until they are released or `until` comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Lease {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Permits {
     held: BTreeMap<u64, Lease>,
-    by_end: BTreeSet<(Micros, u64)>,
+    by_end: Ends,
     used: i64,
     owner_bytes: usize,
     /// The last receipt given: kept when its lease is over, so that those given after a reload are larger.
@@ -35,13 +36,16 @@ pub(crate) struct Ahead {
     pub limit: i64,
 }
 
+/// Of those who wait ahead, how many the reckoning of a wait looks at.
+const MOST_AHEAD: usize = 64;
+
 impl Permits {
     pub(crate) fn insert(&mut self, receipt: u64, lease: Lease) {
         self.remove(receipt);
         self.drawn(receipt);
         self.used += lease.count;
         self.owner_bytes += lease.owner.len();
-        self.by_end.insert((lease.until, receipt));
+        self.by_end.insert(lease.until, receipt, lease.count);
         self.held.insert(receipt, lease);
     }
 
@@ -65,15 +69,15 @@ impl Permits {
         if let Some(lease) = self.held.remove(&receipt) {
             self.used -= lease.count;
             self.owner_bytes -= lease.owner.len();
-            self.by_end.remove(&(lease.until, receipt));
+            self.by_end.remove(lease.until, receipt);
         }
     }
 
     pub(crate) fn renew(&mut self, receipt: u64, until: Micros) {
         if let Some(lease) = self.held.get_mut(&receipt) {
-            self.by_end.remove(&(lease.until, receipt));
+            self.by_end.remove(lease.until, receipt);
             lease.until = until;
-            self.by_end.insert((until, receipt));
+            self.by_end.insert(until, receipt, lease.count);
         }
     }
 
@@ -92,7 +96,7 @@ impl Permits {
 
     /// Permits held by leases that go on after `now`.
     pub(crate) fn used(&self, now: Micros) -> i64 {
-        self.used - self.ends().take_while(|(end, _)| *end <= now).map(|(_, count)| count).sum::<i64>()
+        self.used - self.by_end.back_until(now)
     }
 
     /// Permits held by all leases there, over or not.
@@ -100,27 +104,24 @@ impl Permits {
         self.used
     }
 
-    /// The end and the count of each lease, by end.
-    fn ends(&self) -> impl Iterator<Item = (Micros, i64)> {
-        self.by_end.iter().map(|(end, receipt)| (*end, self.held.get(receipt).map_or(0, |l| l.count)))
-    }
-
     /// The lease that ends first.
     pub(crate) fn first_end(&self) -> Option<(Micros, u64)> {
-        self.by_end.first().copied()
+        self.by_end.first()
     }
 
     /// When the next lease ends after `now`.
     pub(crate) fn next_end(&self, now: Micros) -> Option<Micros> {
-        self.by_end.range((now.saturating_add(1), 0)..).next().map(|(end, _)| *end)
+        self.by_end.next_after(now)
     }
 
     pub(crate) fn last_end(&self) -> Option<Micros> {
-        self.by_end.last().map(|(end, _)| *end)
+        self.by_end.last()
     }
 
-    /// µs until a newcomer behind `line` would get `count` permits of `limit` if no more came and leases were only ended by
-    /// their time; `count <= limit`. Goes from one end or timeout to the next; O(log) for each that is passed.
+    /// µs until a newcomer behind `line` would get `count` permits of `limit` if no more came and
+    /// leases were only ended by their time; `count <= limit`. With more than [`MOST_AHEAD`] in
+    /// line: until so many of them have got theirs or given up, which is less. Goes from one
+    /// instant at which somebody can be served or gives up to the next.
     pub(crate) fn wait(
         &self,
         now: Micros,
@@ -128,28 +129,30 @@ impl Permits {
         count: i64,
         limit: i64,
     ) -> Micros {
-        let line: Vec<Ahead> = line.collect();
+        let mut line: Vec<Ahead> = line.take(MOST_AHEAD + 1).collect();
+        let cut_short = line.len() > MOST_AHEAD;
+        line.truncate(MOST_AHEAD);
         let mut timeouts: Vec<(Micros, usize)> = line.iter().enumerate().map(|(i, w)| (w.until, i)).collect();
         timeouts.sort_unstable();
         let mut timeouts = timeouts.into_iter().peekable();
         let mut out = vec![false; line.len()];
         let mut head = 0;
-        let mut ends = self.ends().peekable();
+        // What those ahead get, until their leases end.
         let mut given: BinaryHeap<Reverse<(Micros, i64)>> = BinaryHeap::new();
-        let (mut used, mut t) = (self.used, now);
+        let (mut of_given, mut t) = (0, now);
         loop {
-            while let Some((_, freed)) = ends.next_if(|(end, _)| *end <= t) {
-                used -= freed;
-            }
+            let back = self.by_end.back_until(t);
             while let Some(Reverse((_, freed))) = given.peek().filter(|Reverse((end, _))| *end <= t).copied()
             {
                 given.pop();
-                used -= freed;
+                of_given -= freed;
             }
+            let mut used = self.used - back + of_given;
             while let Some(first) = line.get(head) {
                 let gone = out.get(head).copied().unwrap_or(true);
                 if !gone && used + first.count <= first.limit {
                     used += first.count;
+                    of_given += first.count;
                     given.push(Reverse((t.saturating_add(first.lease), first.count)));
                 } else if !gone && first.until > t {
                     break;
@@ -161,11 +164,18 @@ impl Permits {
                     *gone = true;
                 }
             }
-            if head >= line.len() && used + count <= limit {
-                return t - now;
+            let next = line.get(head).map_or((count, limit), |first| (first.count, first.limit));
+            if head >= line.len() {
+                if cut_short {
+                    return (t - now).max(1);
+                }
+                if used + count <= limit {
+                    return t - now;
+                }
             }
+            let lacking = used + next.0 - next.1;
             let next = [
-                ends.peek().map(|(end, _)| *end),
+                self.by_end.back(back + lacking),
                 given.peek().map(|Reverse((end, _))| *end),
                 timeouts.peek().map(|(until, _)| *until).filter(|_| head < line.len()),
             ];
@@ -178,7 +188,7 @@ impl Permits {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let each = size_of::<(u64, Lease)>() + size_of::<(Micros, u64)>();
-        self.held.len() * each * 5 / 4 + self.owner_bytes
+        let each = size_of::<(u64, Lease)>();
+        self.held.len() * each * 5 / 4 + self.by_end.memory() + self.owner_bytes
     }
 }
