@@ -377,6 +377,37 @@ fn who_waits_on_what_is_flushed_is_decided_once() {
     );
 }
 
+/// Replies to hundreds are written turn by turn: nobody is passed over, and one who leaves before gets nothing.
+#[test]
+fn hundreds_who_are_served_at_once_are_all_told_and_who_leaves_before_gives_back() {
+    const MANY: i64 = 500;
+    on_stage(|s| {
+        s.run("SEM.SET w 1");
+        s.run("SEM.ACQUIRE w LEASE 600000");
+        let mut clients: Vec<Client> =
+            (0..MANY).map(|_| s.asker("SEM.ACQUIRE w LEASE 600000 BLOCK 600000")).collect();
+        s.until_waiting(MANY);
+        let last = clients.pop().expect("many");
+        let unblocked = clients.pop().expect("many");
+        s.at_once(&[
+            &format!("SEM.SET w {}", MANY + 1),
+            &format!("CLIENT KILL ID {}", last.id),
+            &format!("CLIENT UNBLOCK {} TIMEOUT", unblocked.id),
+        ]);
+        clients.push(unblocked);
+        let mut receipts = std::collections::HashSet::new();
+        for client in &mut clients {
+            let told = client.told().to_string();
+            assert!(told.starts_with(&format!("[1, {}, ", MANY + 1)), "{told}");
+            assert!(receipts.insert(told.rsplit(' ').next().map(str::to_owned)), "{told}: twice");
+        }
+        eventually("the permit of the killed one goes back", || {
+            s.shown("SEM.PEEK w").starts_with(&format!("[1, {}, 0, 0", MANY + 1))
+        });
+        assert_eq!((s.waiting(), s.field("panics_caught")), (0, 0));
+    });
+}
+
 fn cluster_node(engine: &Engine) -> Stage {
     let server = Server::builder(engine)
         .option("hz", "50")

@@ -43,7 +43,7 @@ use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
 use hashbrown::{HashMap, HashSet};
 use redis_module::raw;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
@@ -130,7 +130,9 @@ struct Waiters {
     real_ends: BTreeSet<(Micros, Ticket)>,
     clock_ends: BTreeSet<(Micros, Ticket)>,
     /// Answered, and to be handed to the server before it sleeps.
-    outbox: Vec<Ticket>,
+    outbox: VecDeque<Ticket>,
+    /// How many were handed to the server in this turn.
+    handed: usize,
     /// Objects that are due but may not change now.
     withheld: HashSet<u64>,
     /// Tickets up to this one were given before this server became a replica, at this instant (monotonic).
@@ -144,6 +146,8 @@ static WAITERS: std::sync::LazyLock<MainThread<Waiters>> =
 struct Held {
     reply: Tree,
     written: bool,
+    /// The server has been given the handle, and not the client itself asked to be let go.
+    handed: bool,
     /// Where what it gives goes back to if it never reaches the client.
     gives: Gives,
 }
@@ -257,6 +261,17 @@ impl Waiters {
         true
     }
 
+    /// The handle of a client that was answered, to be given to the server.
+    fn handle_of(&mut self, ticket: Ticket) -> Option<*mut raw::RedisModuleBlockedClient> {
+        match self.by_ticket.get_mut(&ticket) {
+            Some(Waiter { handle, state: State::Answered(held), .. }) => {
+                held.handed = true;
+                Some(*handle)
+            }
+            _ => None,
+        }
+    }
+
     fn waits(&self, ticket: Ticket) -> Option<&Waiter> {
         self.by_ticket.get(&ticket).filter(|w| matches!(w.state, State::Waiting))
     }
@@ -304,21 +319,26 @@ pub fn answer(family: Family, object: Option<Identity>, ticket: Ticket, answer: 
 
 /// Answers a waiting client; what the reply gives goes back if it does not reach it.
 pub fn send(ticket: Ticket, reply: Tree, gives: Gives) {
-    let held = State::Answered(Held { reply, written: false, gives });
+    let held = State::Answered(Held { reply, written: false, handed: false, gives });
     let handle = WAITERS.with(|w| {
         if !w.ends(ticket, held) {
             return None;
         }
-        if hands_over_late() {
-            w.outbox.push(ticket);
+        if hands_over_late() || w.handed >= AT_ONCE || !w.outbox.is_empty() {
+            w.outbox.push_back(ticket);
             return None;
         }
-        w.by_ticket.get(&ticket).map(|w| w.handle)
+        w.handed += 1;
+        w.handle_of(ticket)
     });
     if let Some(handle) = handle {
         hand_over(handle);
     }
 }
+
+/// How many replies the server is given to write in one turn. Each is a write to a socket; what is
+/// granted to thousands at once is told to them turn by turn, with others served in between.
+const AT_ONCE: usize = 128;
 
 /// Redis 7.0 writes the reply at once when it gets the handle, but lets other clients run before it lets go of the client; if one of them unblocks
 /// it then, it gets two replies, or none. There the handle is handed over right before the server lets go: when it is about to sleep.
@@ -332,17 +352,18 @@ fn hand_over(handle: *mut raw::RedisModuleBlockedClient) {
     unsafe { rm!(RedisModule_UnblockClient(handle, std::ptr::null_mut())) };
 }
 
-/// The server is about to sleep.
-pub fn before_sleep() {
-    let tickets = WAITERS.with(|w| std::mem::take(&mut w.outbox));
-    for ticket in tickets {
-        let handle = WAITERS.with(|w| match w.by_ticket.get(&ticket) {
-            Some(Waiter { handle, state: State::Answered(_), .. }) => Some(*handle),
-            _ => None,
-        });
-        if let Some(handle) = handle {
+/// The server is about to sleep: another turn is over.
+pub fn before_sleep(ctx: Ctx<'_>) {
+    WAITERS.with(|w| w.handed = 0);
+    for _ in 0..AT_ONCE {
+        let Some(ticket) = WAITERS.with(|w| w.outbox.pop_front()) else { return };
+        if let Some(handle) = WAITERS.with(|w| w.handle_of(ticket)) {
             hand_over(handle);
         }
+    }
+    // It must not sleep long on the rest.
+    if WAITERS.with(|w| !w.outbox.is_empty()) {
+        timer::soon(ctx);
     }
 }
 
@@ -488,9 +509,10 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, private: *mut c_void
                 w.ends(ticket, State::Gone);
                 w.by_ticket.remove(&ticket)
             });
-            // Where the reply is written straight to the client it has arrived; elsewhere it waits beside the handle until now.
+            // Written straight to the client it has arrived. Where the server was given the handle,
+            // newer servers keep the reply beside it until now.
             if let Some(Waiter { state: State::Answered(held), .. }) = waiter
-                && (!held.written || gone && !hands_over_late())
+                && (!held.written || gone && held.handed && !hands_over_late())
             {
                 give_back(held);
             }

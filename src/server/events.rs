@@ -78,7 +78,7 @@ unsafe extern "C" fn on_event(
                     if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP =>
                 {
                     migration::before_sleep(ctx);
-                    block::before_sleep();
+                    block::before_sleep(ctx);
                 }
                 // SAFETY: the data that came with this event.
                 id if migration::is_event(id) => unsafe { migration::happened(ctx, sub, data) },

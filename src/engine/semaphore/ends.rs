@@ -56,7 +56,9 @@ impl Ends {
         if b == self.blocks.len() {
             match b.checked_sub(1) {
                 // After all: at the end of the last block, or in a new one.
-                Some(last) if self.blocks.get(last).is_some_and(|block| block.entries.len() < FULL) => b = last,
+                Some(last) if self.blocks.get(last).is_some_and(|block| block.entries.len() < FULL) => {
+                    b = last
+                }
                 _ => self.blocks.push(Block::default()),
             }
         } else if let Some(block) = self.blocks.get_mut(b).filter(|block| block.entries.len() >= FULL) {
