@@ -312,10 +312,15 @@ unsafe extern "C" fn free_effort<O: Object>(
     _key: *mut raw::RedisModuleString,
     value: *const c_void,
 ) -> usize {
-    // SAFETY: a hook's value.
-    let object = unsafe { object::<O>(value) };
-    // Who waits on it is told by `free`, so that must not happen in the background.
-    shield(|| if object.waiting() > 0 { 1 } else { object.effort() }, || 1)
+    shield(
+        || {
+            // SAFETY: a hook's value.
+            let object = unsafe { object::<O>(value) };
+            // Who waits on it is told by `free`, so that must not happen in the background.
+            if object.waiting() > 0 { 1 } else { object.effort() }
+        },
+        || 1,
+    )
 }
 
 unsafe extern "C" fn digest<O: Object>(md: *mut raw::RedisModuleDigest, value: *mut c_void) {
