@@ -46,12 +46,9 @@ impl<'r> Part<'r> {
 
     /// The elements of an array; none of what is no array.
     pub fn elements(self) -> impl Iterator<Item = Self> {
-        // SAFETY: a live reply, an array.
-        let length = if self.is(raw::REDISMODULE_REPLY_ARRAY) {
-            unsafe { rm!(RedisModule_CallReplyLength(self.0.as_ptr())) }
-        } else {
-            0
-        };
+        // SAFETY: a live reply.
+        let length = unsafe { rm!(RedisModule_CallReplyLength(self.0.as_ptr())) };
+        let length = if self.is(raw::REDISMODULE_REPLY_ARRAY) { length } else { 0 };
         (0..length).filter_map(move |i| self.element(i))
     }
 
