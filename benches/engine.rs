@@ -14,6 +14,7 @@ use sluice::engine::queue::{ClaimOptions, PushOptions, Queue, Receipt};
 use sluice::engine::time::Micros;
 use sluice::engine::token_bucket::{Mode, TokenBucket};
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const NOW: Micros = 1_900_000_000_000_000;
@@ -26,7 +27,8 @@ fn limits(capacity: i64, tokens: i64, period_ms: i64) -> Option<Limits> {
 
 /// A journal of a server to which nobody listens.
 fn silent(family: Family) -> Journal {
-    Journal::new(family, false)
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    Journal::drawing(family, false, |_| LAST.fetch_add(1, Ordering::Relaxed) + 1)
 }
 
 fn token_bucket(c: &mut Criterion) {
@@ -105,9 +107,9 @@ fn push(queue: &mut Queue, now: Micros) {
     queue.push(now, &PAYLOAD, 2, None, &PushOptions::default(), journal).expect("room");
 }
 
-fn claim(queue: &mut Queue, now: Micros, fencing: &mut Fencing, no_ack: bool) -> Option<Receipt> {
+fn claim(queue: &mut Queue, now: Micros, no_ack: bool) -> Option<Receipt> {
     let options = ClaimOptions { no_ack, ..ClaimOptions::default() };
-    let delivery = queue.claim(now, &options, fencing, &mut silent(Family::Queue)).pop().expect("a message");
+    let delivery = queue.claim(now, &options, &mut silent(Family::Queue)).pop().expect("a message");
     Some(Receipt { claim: delivery.claim?, id: delivery.id })
 }
 
@@ -134,14 +136,11 @@ fn timed(iters: u64, mut before: impl FnMut(), act: impl FnOnce(), mut after: im
 fn queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("queue");
     for (name, depth) in DEPTHS {
-        let shared = std::cell::RefCell::new((ready(depth), Fencing::new()));
-        let pushed = || push(&mut shared.borrow_mut().0, NOW);
-        let taken = |no_ack| {
-            let (queue, fencing) = &mut *shared.borrow_mut();
-            claim(queue, NOW, fencing, no_ack)
-        };
+        let shared = std::cell::RefCell::new(ready(depth));
+        let pushed = || push(&mut shared.borrow_mut(), NOW);
+        let taken = |no_ack| claim(&mut shared.borrow_mut(), NOW, no_ack);
         let acked =
-            |receipt: Option<Receipt>| ack(&mut shared.borrow_mut().0, NOW, receipt.expect("a receipt"));
+            |receipt: Option<Receipt>| ack(&mut shared.borrow_mut(), NOW, receipt.expect("a receipt"));
         group.bench_function(format!("push/{name}"), |b| {
             b.iter_custom(|n| timed(n, || {}, || (0..n).for_each(|_| pushed()), || drop(taken(true))));
         });

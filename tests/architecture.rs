@@ -228,6 +228,27 @@ fn no_server_asks_us_where_keys_are() {
     }
 }
 
+/// A panic that comes to the server's C frames ends the server.
+#[test]
+fn what_the_server_calls_is_shielded() {
+    // They hand over a number that stands somewhere.
+    let numbers = ["on_ready", "get_bool", "set_bool", "get_number", "set_number"];
+    let mut shielded = 0;
+    for (path, code) in code_of("server") {
+        // The ABI is a text, and blanked.
+        let functions =
+            code.split("extern ").skip(1).filter_map(|rest| rest.trim_start().strip_prefix("fn "));
+        for function in functions {
+            let name: String = function.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let body = function.find("\n}").map_or(function, |end| &function[..end]);
+            let safe = body.contains("shield(") || body.contains("unit::run(");
+            assert!(safe || numbers.contains(&name.as_str()), "{path}: a panic in {name} ends the server");
+            shielded += usize::from(safe);
+        }
+    }
+    assert!(shielded > 20, "{shielded} functions");
+}
+
 #[test]
 fn nothing_is_unwrapped_or_left_to_do() {
     let banned = [".unwrap()", ".expect(", "todo!", "unimplemented!", "dbg!"];

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod applied;
 mod architecture;
 mod bad_input;
 mod blocking;

@@ -128,26 +128,33 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
 
 /// The argument is hostile until it has been decoded and checked against the object it is for.
 fn apply(call: &Call<'_>) -> Result<(), Error> {
-    let mut args = call.args();
-    args.next("key")?;
-    let expire = args.int("expire", -1, MAX_INSTANT_MS)?;
-    let head = args.next("effect")?;
-    let applied = call.apply(expire, head);
-    if let Err(error) = &applied {
-        load::refuse_damaged_aof(call.context(), error);
-    }
-    applied?;
-    call.reply().ok();
-    Ok(())
+    carried(call, || {
+        let mut args = call.args();
+        args.next("key")?;
+        let expire = args.int("expire", -1, MAX_INSTANT_MS)?;
+        args.next("effect")?;
+        call.apply(expire)
+    })
 }
 
 /// Where a master's counter stands, and its clock (µs).
 fn fence(call: &Call<'_>) -> Result<(), Error> {
-    let mut args = call.args();
-    let last = args.int("last", 1, MAX_FENCE.cast_signed())?;
-    let at = args.int("at", 0, MAX_INSTANT)?;
-    args.end()?;
-    numbers::apply(call.context(), last.unsigned_abs(), at)?;
+    carried(call, || {
+        let mut args = call.args();
+        let last = args.int("last", 1, MAX_FENCE.cast_signed())?;
+        let at = args.int("at", 0, MAX_INSTANT)?;
+        args.end()?;
+        numbers::apply(call.context(), last.unsigned_abs(), at)
+    })
+}
+
+/// A command that files hold: whatever is wrong with one of them ends the load.
+fn carried(call: &Call<'_>, make: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let made = make();
+    if let Err(error) = &made {
+        load::refuse_damaged_aof(call.context(), error);
+    }
+    made?;
     call.reply().ok();
     Ok(())
 }

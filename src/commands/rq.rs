@@ -12,10 +12,10 @@ use crate::engine::time::{MS, Micros};
 use crate::server::args::{Args, flag, is, once};
 use crate::server::block::{self, End, Waits};
 use crate::server::call::Call;
+use crate::server::config;
 use crate::server::error::Error;
 use crate::server::lines::{self, Wrap};
 use crate::server::reply::{Reply, Tree};
-use crate::server::{clock, config};
 use hashbrown::HashSet;
 
 impl From<Refusal> for Error {
@@ -112,7 +112,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     if key.existing().is_some() {
         let (queue, journal) = key.parts();
-        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
+        let deliveries = queue.claim(now, &claim.ask.at_once(), journal);
         if !deliveries.is_empty() {
             reply_messages(call.reply(), queue, &deliveries);
             key.finish();
@@ -141,7 +141,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
         let now = key.now();
         if key.existing().is_some() {
             let (queue, journal) = key.parts();
-            let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
+            let deliveries = queue.claim(now, &claim.ask.at_once(), journal);
             if !deliveries.is_empty() {
                 let reply = call.reply();
                 reply.array(2);
@@ -177,7 +177,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
     if key.existing().is_some() {
         let (queue, journal) = key.parts();
         acks = queue.ack(now, receipts, journal).into_iter().map(|a| a as i64).collect();
-        let deliveries = clock::with_fencing(|f| queue.claim(now, &claim.ask.at_once(), f, journal));
+        let deliveries = queue.claim(now, &claim.ask.at_once(), journal);
         if !deliveries.is_empty() {
             let reply = call.reply();
             reply.array(2);

@@ -316,7 +316,7 @@ fn hold(call: &Call<'_>) -> Result<(), Error> {
         return Err(Error::new("ERR TB.HOLD needs COST n and TTL ms"));
     };
     let (six, id) = call.change::<TokenBucket, _>(1, |bucket, now, journal| {
-        clock::with_fencing(|f| bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, f, journal))
+        bucket.hold(limits, cost, ttl, refund.unwrap_or(false), now, journal)
     })??;
     stats::decision(Family::TokenBucket, id.is_some());
     let reply = call.reply();

@@ -4,6 +4,7 @@
 //! and, chunk by chunk, what an RDB file holds. Decoding trusts nothing: the format byte is checked, every read is limited, bytes
 //! left over are an error, and each family checks the sense of what it read.
 
+use super::time::{MAX_INSTANT, Micros};
 use serde::{Deserialize, Serialize};
 
 /// The version of everything this module writes. A newer one is refused, older ones stay readable.
@@ -22,6 +23,11 @@ const CONFIG: Config = bincode::config::standard().with_limit::<LIMIT>();
 /// The bytes are not what this module writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(pub &'static str);
+
+/// Checks an instant that nobody vouches for.
+pub fn instant(at: Micros) -> Result<(), Corrupt> {
+    if (0..=MAX_INSTANT).contains(&at) { Ok(()) } else { Err(Corrupt("instant out of range")) }
+}
 
 /// Appends the encoded value.
 pub fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) {

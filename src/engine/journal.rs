@@ -51,7 +51,7 @@ impl Journal {
         Self { family, carry, changed: false, batches: Vec::new(), numbers: Numbers::Own(Fencing::new()) }
     }
 
-    /// A journal that draws fencing numbers by `draw`.
+    /// A journal that draws fencing numbers by `draw`: the one way in which an object gets them.
     pub fn drawing(family: Family, carry: bool, draw: fn(Micros) -> u64) -> Self {
         Self { numbers: Numbers::Server(draw), ..Self::new(family, carry) }
     }

@@ -68,8 +68,11 @@ pub trait Object: Sized + 'static {
         fencing: &mut Fencing,
     ) -> Result<Self::Effect, Corrupt>;
 
-    /// Whether the object makes sense as a whole: asked once after the last effect of a load. A blank one does.
-    fn check(&self) -> Result<(), Corrupt>;
+    /// Whether the object makes sense as a whole: asked once after the last effect of a load. A blank one does, and so does one of
+    /// which each effect was sound by itself, if nothing of it is said twice.
+    fn check(&self) -> Result<(), Corrupt> {
+        Ok(())
+    }
 
     /// Whether it is a snapshot of which more is to come; until then it need not make sense as a whole, and nothing else is read.
     fn is_partial(&self) -> bool {
@@ -197,8 +200,14 @@ fn read_next<O: Object>(
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
     fencing: &mut Fencing,
 ) -> Result<O::Effect, Corrupt> {
-    let effect = object.read(input, blobs, fencing)?;
-    if fencing.is_near() { Ok(effect) } else { Err(Corrupt("a number far ahead of the clock")) }
+    // By itself: of a batch that breaks off the numbers of what was applied count, and no others.
+    let mut brought = Fencing::gather(fencing.most());
+    let effect = object.read(input, blobs, &mut brought)?;
+    if !brought.is_near() {
+        return Err(Corrupt("a number far ahead of the clock"));
+    }
+    fencing.raise(brought.last());
+    Ok(effect)
 }
 
 /// The effects of a batch for this family.

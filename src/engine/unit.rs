@@ -41,7 +41,7 @@ pub fn is_unit(head: &[u8]) -> bool {
     matches!(head, [FORMAT, UNIT, ..])
 }
 
-/// A part that was read, with the positions of its arguments among those that follow the head.
+/// A part that was read, with the positions of its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Database(i32),
@@ -51,17 +51,18 @@ pub enum Step {
     Gone,
 }
 
-/// Reads a head and `arguments` that follow it, which nobody vouches for: all of it is checked before anything is done.
-pub fn read(head: &[u8], arguments: usize) -> Result<Vec<Step>, Corrupt> {
+/// Reads a head, whose arguments have these positions and which nobody vouches for: all of it is checked before anything is done.
+pub fn read(head: &[u8], arguments: Range<usize>) -> Result<Vec<Step>, Corrupt> {
     let mut input = Reader::new(head);
     if input.byte()? != FORMAT || input.byte()? != UNIT {
         return Err(Corrupt("not a unit"));
     }
-    let mut next = 0_usize;
+    let mut next = arguments.start;
     let mut take = |n: u64| {
         let begin = next;
         let n = usize::try_from(n).map_err(|_| Corrupt("too few arguments"))?;
-        next = begin.checked_add(n).filter(|end| *end <= arguments).ok_or(Corrupt("too few arguments"))?;
+        next =
+            begin.checked_add(n).filter(|end| *end <= arguments.end).ok_or(Corrupt("too few arguments"))?;
         Ok(begin..next)
     };
     let instant =
@@ -78,7 +79,7 @@ pub fn read(head: &[u8], arguments: usize) -> Result<Vec<Step>, Corrupt> {
             Part::Gone => Step::Gone,
         });
     }
-    if steps.is_empty() || next != arguments {
+    if steps.is_empty() || next != arguments.end {
         return Err(Corrupt("arguments left over"));
     }
     Ok(steps)
@@ -116,7 +117,8 @@ mod tests {
             Step::Key(5),
             Step::Gone,
         ];
-        assert_eq!(read(&bytes, 6).as_deref(), Ok(&steps[..]));
+        assert_eq!(read(&bytes, 0..6).as_deref(), Ok(&steps[..]));
+        assert_eq!(read(&bytes, 4..10).map(|steps| steps[1].clone()), Ok(Step::Key(7)));
         // Bytes that are stored: they stay what they are.
         assert_eq!(&bytes[..6], [1, 0, 2, 0, 2, 1]);
     }
@@ -125,22 +127,22 @@ mod tests {
     fn too_few_and_too_many_arguments_are_refused() {
         let bytes = written(&[Part::Effects { expire: 0, blobs: 2 }]);
         for arguments in [0, 1, 2, 4] {
-            assert!(read(&bytes, arguments).is_err(), "{arguments}");
+            assert!(read(&bytes, 0..arguments).is_err(), "{arguments}");
         }
         let huge = written(&[Part::Key, Part::Effects { expire: 0, blobs: u64::MAX }]);
-        assert!(read(&huge, 3).is_err());
-        assert!(read(&head(), 0).is_err(), "a unit without a part");
-        assert!(read(&written(&[Part::Database(u32::MAX), Part::Gone]), 0).is_err());
-        assert!(read(&written(&[Part::Expires { family: 1, at: -2 }]), 0).is_err());
-        assert!(read(&[2, 0, 4], 0).is_err(), "another format");
+        assert!(read(&huge, 0..3).is_err());
+        assert!(read(&head(), 0..0).is_err(), "a unit without a part");
+        assert!(read(&written(&[Part::Database(u32::MAX), Part::Gone]), 0..0).is_err());
+        assert!(read(&written(&[Part::Expires { family: 1, at: -2 }]), 0..0).is_err());
+        assert!(read(&[2, 0, 4], 0..0).is_err(), "another format");
     }
 
     proptest! {
         #[test]
         fn nothing_that_is_read_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), arguments in 0..9usize) {
-            let _ = read(&bytes, arguments);
+            let _ = read(&bytes, 0..arguments);
             bytes.splice(0..0, head());
-            if let Ok(steps) = read(&bytes, arguments) {
+            if let Ok(steps) = read(&bytes, 0..arguments) {
                 for step in steps {
                     match step {
                         Step::Key(at) => prop_assert!(at < arguments),

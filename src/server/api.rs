@@ -7,6 +7,7 @@
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub type RawString = *mut raw::RedisModuleString;
@@ -65,9 +66,20 @@ pub fn missing() -> Vec<&'static str> {
         RedisModule_ReplyWithMap RedisModule_ReplyWithLongLong RedisModule_ReplyWithStringBuffer RedisModule_ReplyWithNull
         RedisModule_ReplyWithNullArray RedisModule_ReplyWithError RedisModule_ReplyWithSimpleString
         RedisModule_SetModuleOptions RedisModule_Log RedisModule_GetServerInfo RedisModule_ServerInfoGetFieldUnsigned
-        RedisModule_FreeServerInfo
+        RedisModule_FreeServerInfo RedisModule_Scan RedisModule_ScanCursorCreate RedisModule_ScanCursorDestroy
     );
     lacking
+}
+
+/// A function of the module API by its name, for what not every server has; None: this one lacks it. Only after
+/// the module was initialized.
+pub fn function(name: &CStr) -> Option<NonNull<c_void>> {
+    let mut found: *mut c_void = std::ptr::null_mut();
+    // SAFETY: reading a pointer that was set when the module was initialized; the server writes a function pointer, or nothing, to `found`.
+    let there = unsafe {
+        raw::RedisModule_GetApi.is_some_and(|get| get(name.as_ptr(), (&raw mut found).cast::<c_void>()) == OK)
+    };
+    NonNull::new(found).filter(|_| there)
 }
 
 /// The bytes of a server string.
@@ -168,6 +180,20 @@ impl Flags {
     }
 }
 
+/// A database is selected for as long as this lives, then the former one again. Also after a panic: the context may be that of a client that goes on.
+pub struct InDb<'a> {
+    ctx: Ctx<'a>,
+    back: Option<c_int>,
+}
+
+impl Drop for InDb<'_> {
+    fn drop(&mut self) {
+        if let Some(db) = self.back {
+            self.ctx.select(db);
+        }
+    }
+}
+
 impl<'a> Ctx<'a> {
     /// # Safety
     /// `raw` is the context the server gave to a callback that is running for all of `'a`, on the main thread.
@@ -207,22 +233,19 @@ impl<'a> Ctx<'a> {
         unsafe { rm!(RedisModule_GetSelectedDb(self.raw)) }
     }
 
-    /// Runs `f` with another database selected, then selects the former one again.
+    /// Runs `f` with another database selected, one that is there, then selects the former one again.
     pub fn in_db<R>(self, db: c_int, f: impl FnOnce() -> R) -> R {
+        let _there = self.enter(db);
+        f()
+    }
+
+    /// Selects a database until what is answered is dropped; None, and nothing is changed, if there is none of that number.
+    pub fn enter(self, db: c_int) -> Option<InDb<'a>> {
         let before = self.db();
         if before == db {
-            return f();
+            return Some(InDb { ctx: self, back: None });
         }
-        // Also after a panic: the context may be that of a client that goes on.
-        struct Back<'a>(Ctx<'a>, c_int);
-        impl Drop for Back<'_> {
-            fn drop(&mut self) {
-                self.0.select(self.1);
-            }
-        }
-        let _back = Back(self, before);
-        self.select(db);
-        f()
+        self.select(db).then_some(InDb { ctx: self, back: Some(before) })
     }
 
     /// Selects a database; false, and nothing is changed, if there is none of that number.

@@ -1,250 +1,344 @@
 //! `SLUICE.APPLY`: what a master decided, done again on a replica or from a file.
+//!
+//! It is one change of the command's key, or a list of changes of several (engine/unit.rs). Each part is made whole or
+//! not at all, but for a master's batch that breaks off: a part that cannot be made does not keep the others from being
+//! made, as it would not if they had come one by one; the first error is told.
+//!
+//! What is made is carried on. A master's word goes on as it came, unless some of it could not be made; of a client's
+//! word each part goes on by itself, as a change that is decided here does, so nothing is carried that was not made.
 
 use super::api::{Ctx, RawString, bytes, rm};
 use super::call::Call;
+use super::call_reply::CallReply;
 use super::error::Error;
 use super::info::FAMILIES;
-use super::key::{Handle, wake};
+use super::key::{Handle, schedule};
 use super::trust::{self, Word};
-use super::types::{self, Value, for_family};
-use super::{clock, registry, stats, unit as carried};
+use super::types::{Value, for_family};
+use super::{clock, lines, numbers, propagate, registry, slots, stats, unit as carried};
 use crate::engine::codec::{Corrupt, FORMAT};
-use crate::engine::fencing::Fencing;
-use crate::engine::journal::Journal;
-use crate::engine::object::{self, Family, Object, apply_whole};
+use crate::engine::journal::{Batch, Blob, Journal};
+use crate::engine::object::{Family, Object, apply_batch, apply_whole};
 use crate::engine::unit::{self, Step};
 use redis_module::raw;
-use std::ffi::c_void;
+use std::ffi::c_int;
+use std::ops::Range;
 
 const NOT_OURS: Error = Error::new("ERR SLUICE.APPLY: not an effect of this version");
+const NO_DATABASE: Error = Error::new("ERR SLUICE.APPLY: no such database");
 
-/// The effects of the head on the command's key, or all that a unit says on several; `arguments` are what follows the head. Then it is carried on as it came.
+/// Where the head stands among the arguments of the command; behind it are those that its parts take.
+const HEAD: usize = 3;
+
+/// Makes the change, or all that a unit says, and has it carried on.
 ///
 /// # Safety
-/// The strings are live.
-pub unsafe fn apply(
-    call: &Call<'_>,
-    name: RawString,
-    expire: i64,
-    head: &[u8],
-    arguments: &[RawString],
-) -> Result<(), Error> {
+/// `argv` are the arguments of the running command, live until it ends: `SLUICE.APPLY key expire head …`.
+pub unsafe fn apply(call: &Call<'_>, expire: i64, argv: &[RawString]) -> Result<(), Error> {
     let ctx = call.context();
-    trust::may_apply(ctx)?;
-    // SAFETY: passed on.
-    unsafe {
-        if unit::is_unit(head) {
-            apply_unit(ctx, name, head, arguments)?;
-        } else {
-            apply_batch(ctx, name, expire, head, arguments)?;
-        }
-        // What a chore changed before this command comes before it.
-        carried::flush(ctx);
-        rm!(RedisModule_ReplicateVerbatim(ctx.raw()));
+    let word = trust::may_apply(ctx)?;
+    let (Some(name), Some(head)) = (argv.get(1), argv.get(HEAD)) else { return Err(Error::INTERNAL) };
+    let mut told = Told { ctx, word, argv, db: ctx.db(), name: *name };
+    // SAFETY: by the contract.
+    let head = unsafe { bytes(*head) };
+    // What a chore changed before this command comes before it.
+    carried::flush(ctx);
+    if unit::is_unit(head) {
+        let steps = unit::read(head, HEAD + 1..argv.len()).map_err(corrupt)?;
+        told.may_have(&steps)?;
+        told.make_all(&steps)
+    } else {
+        told.make_all(&[Step::Effects { expire, head: HEAD, blobs: HEAD + 1..argv.len() }])
     }
-    Ok(())
 }
 
-unsafe fn apply_batch(
-    ctx: Ctx<'_>,
-    name: RawString,
-    expire: i64,
-    head: &[u8],
-    blobs: &[RawString],
-) -> Result<(), Error> {
-    unsafe fn of<O: Object>(
-        ctx: Ctx<'_>,
-        name: RawString,
-        expire: i64,
-        head: &[u8],
-        blobs: &[RawString],
-    ) -> Result<(), Error> {
-        // SAFETY: passed on.
-        unsafe { apply_effects::<O>(ctx, name, expire, head, blobs) }
-    }
-    let [FORMAT, number, ..] = head else { return Err(NOT_OURS) };
-    let family = family(*number)?;
-    // SAFETY: passed on.
-    unsafe { for_family!(family, of(ctx, name, expire, head, blobs)) }
+fn corrupt(why: Corrupt) -> Error {
+    Error::of(format!("ERR SLUICE.APPLY: {}", why.0))
 }
 
 fn family(number: u8) -> Result<Family, Error> {
     FAMILIES.iter().map(|(f, _)| *f).find(|f| *f as u8 == number).ok_or(NOT_OURS)
 }
 
-/// All parts, in order. One that cannot be done does not keep the others from being done, as it would not if they had come one by one; the first error is told.
-unsafe fn apply_unit(
-    ctx: Ctx<'_>,
-    mut name: RawString,
-    head: &[u8],
-    arguments: &[RawString],
-) -> Result<(), Error> {
-    let steps = unit::read(head, arguments.len())
-        .map_err(|corrupt| Error::of(format!("ERR SLUICE.APPLY: {}", corrupt.0)))?;
-    let (mut db, mut result) = (ctx.db(), Ok(()));
-    for step in steps {
-        match step {
-            Step::Database(other) => db = other,
-            Step::Key(at) => name = arguments[at],
-            step => {
-                // SAFETY: passed on.
-                let done = ctx.in_db(db, || unsafe { apply_step(ctx, name, step, arguments) });
-                result = result.and(done);
-            }
-        }
-    }
-    result
+/// What is told, by whom, and which key it is about by now. The arguments are live.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    ctx: Ctx<'a>,
+    word: Word,
+    argv: &'a [RawString],
+    db: c_int,
+    name: RawString,
 }
 
-unsafe fn apply_step(
-    ctx: Ctx<'_>,
-    name: RawString,
-    step: Step,
-    arguments: &[RawString],
-) -> Result<(), Error> {
-    unsafe fn expire_of<O: Object>(ctx: Ctx<'_>, name: RawString, at: i64) -> Result<(), Error> {
-        // SAFETY: passed on.
-        unsafe { apply_expire::<O>(ctx, name, at) }
+impl Told<'_> {
+    fn argument(&self, at: usize) -> Result<RawString, Error> {
+        self.argv.get(at).copied().ok_or(Error::INTERNAL)
     }
-    // SAFETY: passed on; the positions were checked when they were read.
-    unsafe {
-        match step {
-            Step::Effects { expire, head, blobs } => {
-                apply_batch(ctx, name, expire, bytes(arguments[head]), &arguments[blobs])
-            }
-            Step::Expires { family: number, at } => {
-                let family = family(number)?;
-                for_family!(family, expire_of(ctx, name, at))
-            }
-            Step::Gone => {
-                apply_gone(ctx, name);
-                Ok(())
-            }
-            Step::Database(_) | Step::Key(_) => Ok(()),
-        }
-    }
-}
 
-/// What a master decided on one key, done again here. Decides nothing. The caller carries it on.
-///
-/// # Safety
-/// `name` and `blobs` are live strings.
-unsafe fn apply_effects<O: Object>(
-    ctx: Ctx<'_>,
-    name: RawString,
-    expire: i64,
-    head: &[u8],
-    blobs: &[RawString],
-) -> Result<(), Error> {
-    const CORRUPT: &str = "ERR SLUICE.APPLY: ";
-    let word = trust::may_apply(ctx)?;
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    let existing = handle.value::<O>()?;
-    let mut fresh = None;
-    // SAFETY: the value of the open key; nothing else runs until the batch is applied.
-    let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
-    let object = match existing {
-        // SAFETY: as above.
-        Some(value) => unsafe { &mut (*value).object },
-        None => fresh.insert(O::blank()),
-    };
-    // SAFETY: live strings.
-    let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
-    let corrupt = |e: Corrupt| Error::of(format!("{CORRUPT}{}", e.0));
-    let mut brought = Fencing::gather(trust::most(word));
-    match word {
-        // Whole batches, of a sound object.
-        Word::Master => object::apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt)?,
-        Word::Client => {
-            apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
-            // A change that was read leaves a key sound; a new one has to be it.
-            if existing.is_none() && !object.is_partial() {
-                object.check().map_err(corrupt)?;
-                // (It may be over by now: so it is in an AOF that is piped.)
-                let mut told = Journal::new(O::FAMILY, false);
-                object.snapshot(&mut told, &mut |_| {});
-                if !told.changed() {
-                    return Err(corrupt(Corrupt("it says the same as no key")));
+    /// Of a client's list the server has only looked at the first key.
+    fn may_have(&self, steps: &[Step]) -> Result<(), Error> {
+        if self.word == Word::Master {
+            return Ok(());
+        }
+        let others = steps.iter().filter_map(|step| match step {
+            Step::Key(at) => self.argv.get(*at),
+            _ => None,
+        });
+        let keys: Vec<RawString> = std::iter::once(&self.name).chain(others).copied().collect();
+        // SAFETY: live strings.
+        unsafe { slots::together(self.ctx, &keys) }
+    }
+
+    fn make_all(&mut self, steps: &[Step]) -> Result<(), Error> {
+        let begin = *self;
+        let (mut by_parts, mut result) = (self.word == Word::Client, Ok(()));
+        for (i, step) in steps.iter().enumerate() {
+            match self.make(step) {
+                Ok(()) if by_parts => self.carry(step),
+                Ok(()) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut by_parts, true) {
+                        begin.carry_all(steps.get(..i).unwrap_or_default());
+                    }
+                    result = result.and(Err(error));
                 }
             }
         }
+        if !by_parts {
+            // SAFETY: the context of the running command.
+            unsafe { rm!(RedisModule_ReplicateVerbatim(self.ctx.raw())) };
+        }
+        result
     }
-    clock::with_fencing(|f| f.raise(brought.last()));
-    let value = match (existing, fresh) {
-        (Some(value), _) => {
+
+    fn make(&mut self, step: &Step) -> Result<(), Error> {
+        unsafe fn effects<O: Object>(
+            told: &Told<'_>,
+            expire: i64,
+            head: &[u8],
+            blobs: &[RawString],
+        ) -> Result<(), Error> {
+            // SAFETY: passed on.
+            unsafe { told.effects::<O>(expire, head, blobs) }
+        }
+        unsafe fn expires<O: Object>(told: &Told<'_>, at: i64) -> Result<(), Error> {
+            // SAFETY: passed on.
+            unsafe { told.expires::<O>(at) }
+        }
+        match step {
+            Step::Database(db) => self.db = *db,
+            Step::Key(at) => self.name = self.argument(*at)?,
+            step => {
+                let _there = enter(self.ctx, self.db)?;
+                // SAFETY: the arguments are live.
+                unsafe {
+                    match step {
+                        Step::Effects { expire, head, blobs } => {
+                            let head = bytes(self.argument(*head)?);
+                            let [FORMAT, number, ..] = head else { return Err(NOT_OURS) };
+                            let (family, expire) = (family(*number)?, *expire);
+                            let blobs = self.argv.get(blobs.clone()).ok_or(Error::INTERNAL)?;
+                            for_family!(family, effects(self, expire, head, blobs))?;
+                        }
+                        Step::Expires { family: number, at } => {
+                            let (family, at) = (family(*number)?, *at);
+                            for_family!(family, expires(self, at))?;
+                        }
+                        Step::Gone => self.gone(),
+                        Step::Database(_) | Step::Key(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps that were made as long as nothing was carried.
+    fn carry_all(mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Database(db) => self.db = *db,
+                Step::Key(at) => self.name = self.argument(*at).unwrap_or(self.name),
+                _ => {}
+            }
+            self.carry(step);
+        }
+    }
+
+    /// A step that was made goes on its way, as what is decided here does.
+    fn carry(&self, step: &Step) {
+        let ctx = self.ctx;
+        if matches!(step, Step::Database(_) | Step::Key(_)) {
+            return;
+        }
+        if !propagate::wanted(ctx) {
+            propagate::untold();
+            return;
+        }
+        let (name, argv) = (self.name, self.argv);
+        // SAFETY: the arguments of the running command, of which the name is one.
+        ctx.in_db(self.db, || unsafe {
+            match step {
+                Step::Effects { expire, head, blobs } => {
+                    let Ok(head) = self.argument(*head) else { return };
+                    let batch = Batch { head: bytes(head).to_vec(), blobs: arguments(blobs) };
+                    carried::effects(ctx, name, argv, vec![batch], (*expire != 0).then_some(*expire));
+                }
+                Step::Expires { family: number, at } => {
+                    if let Ok(family) = family(*number) {
+                        carried::expires(ctx, name, argv, family, *at);
+                    }
+                }
+                Step::Gone => carried::gone(ctx, name, argv),
+                Step::Database(_) | Step::Key(_) => {}
+            }
+        });
+    }
+
+    /// # Safety
+    /// The name is live.
+    unsafe fn open(&self) -> Handle {
+        // SAFETY: by the contract.
+        unsafe { Handle::open(self.ctx, self.name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) }
+    }
+
+    /// What was decided on one key, done again here. Decides nothing.
+    ///
+    /// # Safety
+    /// The name and `blobs` are live strings.
+    unsafe fn effects<O: Object>(&self, expire: i64, head: &[u8], blobs: &[RawString]) -> Result<(), Error> {
+        // SAFETY: passed on.
+        let handle = unsafe { self.open() };
+        let existing = handle.value::<O>()?;
+        let mut fresh = None;
+        // SAFETY: the value of the open key; nothing else runs until the batch is applied.
+        let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
+        let object = match existing {
             // SAFETY: as above.
-            stats::grew(O::FAMILY, unsafe { (*value).memory() } as i64 - bytes_before as i64);
-            value
+            Some(value) => unsafe { &mut (*value).object },
+            None => fresh.insert(O::blank()),
+        };
+        // SAFETY: live strings.
+        let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
+        let mut brought = trust::gather(self.word);
+        let made = match self.word {
+            Word::Master => apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt),
+            Word::Client => {
+                apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
+                // A change that was read leaves a key sound; a new one has to be it.
+                if existing.is_none() {
+                    sound(object).map_err(corrupt)?;
+                }
+                Ok(())
+            }
+        };
+        // From here on also for a batch that broke off: what came before the break was made.
+        numbers::raise(brought.last());
+        let value = match (existing, fresh) {
+            (Some(value), _) => {
+                // SAFETY: as above.
+                stats::grew(O::FAMILY, unsafe { (*value).memory() } as i64 - bytes_before as i64);
+                value
+            }
+            (None, Some(fresh)) => {
+                made.clone()?;
+                // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
+                handle.put(Box::new(Value::arrived(fresh))).map_err(|_| Error::INTERNAL)?
+            }
+            (None, None) => return Err(Error::INTERNAL),
+        };
+        if expire != 0 && made.is_ok() {
+            // SAFETY: the key is open for writing and holds `value`.
+            unsafe { handle.expire(value, expire) };
         }
-        (None, Some(fresh)) => {
-            // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
-            let fresh = Value::arrived(fresh);
-            stats::born(O::FAMILY, fresh.memory());
-            let value = Box::into_raw(Box::new(fresh));
-            // SAFETY: as in Opened::commit.
-            unsafe {
-                rm!(RedisModule_ModuleTypeSetValue(
-                    handle.0,
-                    types::handle(O::FAMILY),
-                    value.cast::<c_void>()
-                ))
-            };
-            value
-        }
-        (None, None) => return Err(Error::INTERNAL),
-    };
-    if expire != 0 {
-        // SAFETY: the key is open for writing and holds `value`.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(handle.0, expire));
-            (*value).expires_ms = expire.max(0);
-        }
+        // SAFETY: the value of the open key.
+        self.look_soon(unsafe { &*value });
+        // SAFETY: a live context and string.
+        unsafe { rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name)) };
+        made
     }
-    // SAFETY: the value of the open key.
-    let (next, identity) = unsafe { (wake(&(*value).object, clock::now()), (*value).identity()) };
-    if let Some(at) = next {
+
+    /// The timer comes when something is due on the object, and at once for who waits there, whom a master's word finds nowhere.
+    fn look_soon<O: Object>(&self, value: &Value<O>) {
         // SAFETY: a live string.
-        registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
-    }
-    // SAFETY: a live context and string.
-    unsafe { rm!(RedisModule_SignalModifiedKey(ctx.raw(), name)) };
-    drop(handle);
-    Ok(())
-}
-
-/// The key gets the TTL that a master gave it (unix ms), or loses it (-1). Nothing if there is no such key.
-///
-/// # Safety
-/// `name` is a live string.
-unsafe fn apply_expire<O: Object>(ctx: Ctx<'_>, name: RawString, expire: i64) -> Result<(), Error> {
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    if let Some(value) = handle.value::<O>()? {
-        // SAFETY: the key is open for writing and holds `value`; a live context and string.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(handle.0, expire));
-            (*value).expires_ms = expire.max(0);
-            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
+        let (db, key) = (self.db, unsafe { bytes(self.name) });
+        let now = clock::now();
+        schedule(value, now, || (db, key.into()));
+        if self.word == Word::Client {
+            if O::FAMILY.queue() {
+                lines::look_again(db, key);
+            } else if value.object.waiting() > 0 {
+                registry::schedule(O::FAMILY, value.identity(), now, || (db, key.into()));
+            }
         }
     }
-    Ok(())
-}
 
-/// The key goes, as on the master.
-///
-/// # Safety
-/// `name` is a live string.
-unsafe fn apply_gone(ctx: Ctx<'_>, name: RawString) {
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
-    if !handle.is_empty() {
-        // SAFETY: the key is open for writing; a live context and string. The event as from UNLINK.
-        unsafe {
-            rm!(RedisModule_DeleteKey(handle.0));
-            rm!(RedisModule_SignalModifiedKey(ctx.raw(), name));
-            drop(handle);
-            ctx.notify_deleted(name);
+    /// The key gets the TTL that it was given (unix ms), or loses it (-1). Nothing if there is no such key.
+    ///
+    /// # Safety
+    /// The name is live.
+    unsafe fn expires<O: Object>(&self, at: i64) -> Result<(), Error> {
+        // SAFETY: passed on.
+        let handle = unsafe { self.open() };
+        if let Some(value) = handle.value::<O>()? {
+            // SAFETY: the key is open for writing and holds `value`; a live context and string.
+            unsafe {
+                handle.expire(value, at);
+                rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The key goes, as where it was decided.
+    ///
+    /// # Safety
+    /// The name is live.
+    unsafe fn gone(&self) {
+        // SAFETY: passed on.
+        let handle = unsafe { self.open() };
+        if !handle.is_empty() {
+            // SAFETY: the key is open for writing; a live context and string. The event as from UNLINK.
+            unsafe {
+                rm!(RedisModule_DeleteKey(handle.0));
+                rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name));
+                drop(handle);
+                self.ctx.notify_deleted(self.name);
+            }
         }
     }
+}
+
+/// The payloads of a batch, as arguments of the command.
+fn arguments(at: &Range<usize>) -> Vec<Blob> {
+    at.clone().map(Blob::Arg).collect()
+}
+
+/// Whether a client may make a key of this object.
+fn sound<O: Object>(object: &O) -> Result<(), Corrupt> {
+    if object.is_partial() {
+        return Ok(());
+    }
+    object.check()?;
+    // (It may be over by now: so it is in an AOF that is piped.)
+    let mut told = Journal::new(O::FAMILY, false);
+    object.snapshot(&mut told, &mut |_| {});
+    if told.changed() { Ok(()) } else { Err(Corrupt("it says the same as no key")) }
+}
+
+/// Selects the database of a part, if the server would let a client have it: Redis gives a node of a cluster others than the first, too, but no slots in them.
+fn enter(ctx: Ctx<'_>, db: c_int) -> Result<super::api::InDb<'_>, Error> {
+    let may = || {
+        let number = std::ffi::CString::new(db.to_string()).unwrap_or_default();
+        // SAFETY: a live context; one C string as argument; the reply is freed by its guard. It is another client that selects.
+        let reply = unsafe {
+            let (select, format) = (c"SELECT".as_ptr(), c"c".as_ptr());
+            CallReply::new(rm!(RedisModule_Call(ctx.raw(), select, format, number.as_ptr())))
+        };
+        reply.is_some_and(|reply| !reply.is_error())
+    };
+    if db != 0 && db != ctx.db() && ctx.flags().cluster() && !may() {
+        return Err(NO_DATABASE);
+    }
+    ctx.enter(db).ok_or(NO_DATABASE)
 }

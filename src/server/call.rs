@@ -149,10 +149,9 @@ impl<'a> Call<'a> {
     }
 
     /// `SLUICE.APPLY key expire head …`: see [`apply::apply`].
-    pub fn apply(&self, expire: i64, head: &[u8]) -> Result<(), Error> {
-        let arguments = self.argv.get(4..).ok_or(Error::INTERNAL)?;
+    pub fn apply(&self, expire: i64) -> Result<(), Error> {
         // SAFETY: the server keeps the arguments alive while the command runs.
-        unsafe { apply::apply(self, self.name(1)?, expire, head, arguments) }
+        unsafe { apply::apply(self, expire, self.argv) }
     }
 
     fn name(&self, index: usize) -> Result<RawString, Error> {

@@ -1,9 +1,7 @@
 //! The server's clock as the engine sees it: unix µs, or the frozen test clock of `SLUICE.CLOCK`.
 //!
-//! Only this file reads a clock. It also draws the fencing numbers, which are tied to the clock; how they are kept is in `numbers.rs`.
+//! Only this file reads a clock.
 
-use super::main_thread::MainThread;
-use crate::engine::fencing::Fencing;
 use crate::engine::time::{MS, Micros};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -16,8 +14,6 @@ static LATEST: AtomicI64 = AtomicI64::new(0);
 
 /// Steps back of the wall clock by a millisecond or more, since the module was loaded.
 pub static STEPS_BACK: AtomicU64 = AtomicU64::new(0);
-
-static FENCING: MainThread<Fencing> = MainThread::new(Fencing::new());
 
 /// Now, as everything in the module sees it.
 #[inline]
@@ -68,15 +64,4 @@ pub fn freeze(at: Micros) {
 
 pub fn run() {
     FROZEN.store(RUNNING, Ordering::Relaxed);
-}
-
-/// Lends the counter of claim numbers, receipts and holds.
-#[inline]
-pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
-    FENCING.with(f)
-}
-
-/// Draws one number.
-pub fn draw(now: Micros) -> u64 {
-    with_fencing(|f| f.draw(now))
 }

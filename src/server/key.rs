@@ -4,14 +4,14 @@
 //! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a change. While the object is borrowed no server function is
 //! called that could run foreign code (notifications come last, when the key is closed).
 
-use super::api::{Ctx, OwnedString, RawString, bytes, rm};
+use super::api::{Ctx, OK, OwnedString, RawString, bytes, rm};
 use super::block::{self, Gives};
 use super::error::Error;
 use super::guard::{self, shield, trip};
 use super::registry::{self, Identity};
 use super::reply::Tree;
 use super::types::{self, Value};
-use super::{answers, clock, lines, propagate, stats, unit};
+use super::{answers, clock, lines, numbers, propagate, stats, unit};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
@@ -61,6 +61,35 @@ impl Handle {
 }
 
 impl Handle {
+    /// Makes a value the key's, which is open for writing and empty; the value comes back if the server does not take it.
+    pub(super) fn put<O: Object>(&self, value: Box<Value<O>>) -> Result<*mut Value<O>, Box<Value<O>>> {
+        let value = Box::into_raw(value);
+        // SAFETY: an open key, our type; the server owns the value from here on (freed by the type's free hook).
+        let taken = unsafe {
+            rm!(RedisModule_ModuleTypeSetValue(self.0, types::handle(O::FAMILY), value.cast::<c_void>()))
+        };
+        if taken == OK {
+            // SAFETY: the value in the open key.
+            stats::born(O::FAMILY, unsafe { (*value).memory() });
+            Ok(value)
+        } else {
+            // SAFETY: the server did not take the value; it is still ours.
+            Err(unsafe { Box::from_raw(value) })
+        }
+    }
+
+    /// Gives the key a TTL (unix ms), or takes it away (-1).
+    ///
+    /// # Safety
+    /// The key is open for writing and holds `value`.
+    pub(super) unsafe fn expire<O>(&self, value: *mut Value<O>, ms: i64) {
+        // SAFETY: by the contract.
+        unsafe {
+            rm!(RedisModule_SetAbsExpire(self.0, ms));
+            (*value).expires_ms = ms.max(0);
+        }
+    }
+
     fn close(&mut self) {
         let handle = std::mem::replace(&mut self.0, std::ptr::null_mut());
         if !handle.is_null() {
@@ -239,7 +268,7 @@ impl<'a, O: Object> Opened<'a, O> {
             counted: Some(Counted::new()),
             value,
             fresh: None,
-            journal: Journal::drawing(O::FAMILY, propagate::wanted(ctx), clock::draw),
+            journal: Journal::drawing(O::FAMILY, propagate::wanted(ctx), numbers::draw),
             now,
             before: [0; stats::MOST_EVENTS],
             bytes_before: 0,
@@ -425,17 +454,10 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         if !self.value.is_null() {
             stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
-            // SAFETY: the value of the key that is still open.
-            let object = unsafe { &(*self.value).object };
-            if let Some(at) = wake(object, self.now) {
-                let at = if panicking() { at.max(self.now.saturating_add(AFTER_A_PANIC)) } else { at };
-                let place = || {
-                    // SAFETY: `name` is live.
-                    (self.ctx.db(), unsafe { bytes(self.name) }.into())
-                };
-                // SAFETY: as above.
-                registry::schedule(O::FAMILY, unsafe { (*self.value).identity() }, at, place);
-            }
+            // SAFETY: the value of the key that is still open; `name` is live.
+            let (value, name) = unsafe { (&*self.value, bytes(self.name)) };
+            let not_before = if panicking() { self.now.saturating_add(AFTER_A_PANIC) } else { Micros::MIN };
+            schedule_from(value, self.now, not_before, || (self.ctx.db(), name.into()));
         }
     }
 
@@ -512,30 +534,20 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         if self.value.is_null() {
             let Some(fresh) = self.fresh.take() else { return };
-            let value = Box::into_raw(fresh);
-            // SAFETY: the key is open for writing and empty, the type is ours, and the server owns the value from here on
-            // (freed by the type's free hook).
-            let taken = unsafe {
-                rm!(RedisModule_ModuleTypeSetValue(
-                    self.handle.0,
-                    types::handle(O::FAMILY),
-                    value.cast::<c_void>()
-                ))
-            };
-            if taken == super::api::OK {
-                self.value = value;
-                self.bytes_before = self.memory();
-                stats::born(O::FAMILY, self.bytes_before);
-            } else {
-                // SAFETY: the server did not take the value; it is still ours.
-                self.fresh = Some(unsafe { Box::from_raw(value) });
-                return;
+            match self.handle.put(fresh) {
+                Ok(value) => self.value = value,
+                Err(fresh) => {
+                    self.fresh = Some(fresh);
+                    return;
+                }
             }
+            self.bytes_before = self.memory();
         }
         let expire = self.expire(lifetime);
         let batches = self.journal.take();
         if let Some(ms) = expire {
-            self.set_expire(ms);
+            // SAFETY: the key is open for writing and holds `value`.
+            unsafe { self.handle.expire(self.value, ms) };
         }
         let (ctx, name, argv) = (self.ctx, self.name, self.argv);
         if !batches.is_empty() {
@@ -595,14 +607,6 @@ impl<'a, O: Object> Opened<'a, O> {
             _ => (noted != 0).then_some(-1),
         }
     }
-
-    fn set_expire(&mut self, ms: i64) {
-        // SAFETY: the key is open for writing and holds `value`.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(self.handle.0, ms));
-            (*self.value).expires_ms = ms.max(0);
-        }
-    }
 }
 
 impl<O: Object> Drop for Opened<'_, O> {
@@ -617,6 +621,23 @@ impl<O: Object> Drop for Opened<'_, O> {
             Err(_) => guard::caught(),
             Ok(_) => {}
         }
+    }
+}
+
+/// Has the timer come when something is due on the object; where it lives is asked for only if it was not known yet.
+pub fn schedule<O: Object>(value: &Value<O>, now: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
+    schedule_from(value, now, Micros::MIN, place);
+}
+
+#[inline]
+fn schedule_from<O: Object>(
+    value: &Value<O>,
+    now: Micros,
+    not_before: Micros,
+    place: impl FnOnce() -> (i32, Box<[u8]>),
+) {
+    if let Some(at) = wake(&value.object, now) {
+        registry::schedule(O::FAMILY, value.identity(), at.max(not_before), place);
     }
 }
 

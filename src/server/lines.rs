@@ -435,7 +435,7 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
         block::send(ticket, Tree::Error(Error::NO_PERMISSION), Gives::Nothing);
         return true;
     }
-    let deliveries = clock::with_fencing(|f| queue.claim(now, &waiter.ask.options(), f, journal));
+    let deliveries = queue.claim(now, &waiter.ask.options(), journal);
     let messages = deliveries.iter().map(|d| message(queue, d)).collect();
     let receipts =
         deliveries.iter().filter_map(|d| Some(Receipt { id: d.id.clone(), claim: d.claim? })).collect();

@@ -14,13 +14,14 @@
 //! when it began, but there is one when it ends. When such a replica is promoted, the server deletes the staged keys before it serves anybody.
 
 use super::access::{self, Access};
-use super::api::{Ctx, OK, rm};
+use super::api::{Ctx, OK, function, rm};
+use super::call_reply::{CallReply, Part};
 use super::error::Error;
 use super::main_thread::MainThread;
 use super::{block, clock, lines, propagate, registry, slots, timer};
 use hashbrown::{HashMap, HashSet};
 use redis_module::raw;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -108,7 +109,7 @@ pub fn subscribe(ctx: Ctx<'_>, callback: raw::RedisModuleEventCallback) -> Resul
             return Err("the events of moving slots cannot be subscribed to");
         }
         // SAFETY: the server's function of that name takes a slot and answers whether it may be touched.
-        Kind::Redis(unsafe { std::mem::transmute::<*mut c_void, CanAccess>(can_access) })
+        Kind::Redis(unsafe { std::mem::transmute::<*mut c_void, CanAccess>(can_access.as_ptr()) })
     } else if function(c"ValkeyModule_SubscribeToServerEvent").is_some() && subscribe(VALKEY_EVENT) {
         // Only Valkey knows its functions by these names, too.
         Kind::Valkey
@@ -117,16 +118,6 @@ pub fn subscribe(ctx: Ctx<'_>, callback: raw::RedisModuleEventCallback) -> Resul
     };
     let _ = KIND.set(found);
     Ok(())
-}
-
-/// A function of the module API by its name.
-fn function(name: &CStr) -> Option<*mut c_void> {
-    let mut found: *mut c_void = std::ptr::null_mut();
-    // SAFETY: reading a pointer that was set when the module was initialized; the server writes a function pointer, or nothing, to `found`.
-    let there = unsafe {
-        raw::RedisModule_GetApi.is_some_and(|get| get(name.as_ptr(), (&raw mut found).cast::<c_void>()) == OK)
-    };
-    (there && !found.is_null()).then_some(found)
 }
 
 /// The options by which the server lets slots move with this module.
@@ -249,52 +240,26 @@ pub fn before_sleep(ctx: Ctx<'_>) {
 
 /// Who serves which slots, as `host:port`.
 fn nodes(ctx: Ctx<'_>) -> Vec<(RangeInclusive<u16>, String)> {
-    let mut nodes = Vec::new();
-    // SAFETY: a live context; one C string as argument; the reply is freed once, after all that is read of it.
-    unsafe {
-        let reply = rm!(RedisModule_Call(ctx.raw(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"SLOTS".as_ptr()));
-        if reply.is_null() {
-            return nodes;
-        }
-        if rm!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ARRAY as c_int {
-            nodes
-                .extend((0..rm!(RedisModule_CallReplyLength(reply))).filter_map(|i| row(element(reply, i)?)));
-        }
-        rm!(RedisModule_FreeCallReply(reply));
-    }
-    nodes
-}
-
-/// An element of an array in a reply.
-///
-/// # Safety
-/// `reply` is a live array.
-unsafe fn element(reply: *mut raw::RedisModuleCallReply, i: usize) -> Option<*mut raw::RedisModuleCallReply> {
-    // SAFETY: by the contract; an element that is not there is null.
-    let element = unsafe { rm!(RedisModule_CallReplyArrayElement(reply, i)) };
-    (!element.is_null()).then_some(element)
+    // SAFETY: a live context; one C string as argument; the reply is freed by its guard.
+    let reply = unsafe {
+        CallReply::new(rm!(RedisModule_Call(
+            ctx.raw(),
+            c"CLUSTER".as_ptr(),
+            c"c".as_ptr(),
+            c"SLOTS".as_ptr()
+        )))
+    };
+    reply.iter().flat_map(|reply| reply.whole().elements()).filter_map(row).collect()
 }
 
 /// First slot, last slot, `[host, port, …]` of the master, …
-///
-/// # Safety
-/// `reply` is a live reply.
-unsafe fn row(reply: *mut raw::RedisModuleCallReply) -> Option<(RangeInclusive<u16>, String)> {
-    // SAFETY: by the contract; the answers to wrong questions are 0 and null.
-    unsafe {
-        let slot = |i| u16::try_from(rm!(RedisModule_CallReplyInteger(element(reply, i)?))).ok();
-        let node = element(reply, 2)?;
-        let mut len = 0usize;
-        let host = rm!(RedisModule_CallReplyStringPtr(element(node, 0)?, &mut len));
-        // A node that does not say its address is meant by none: the client goes on with the one it knows.
-        let host = if host.is_null() {
-            String::new()
-        } else {
-            String::from_utf8_lossy(std::slice::from_raw_parts(host.cast::<u8>(), len)).into_owned()
-        };
-        let port = rm!(RedisModule_CallReplyInteger(element(node, 1)?));
-        Some((slot(0)?..=slot(1)?, format!("{host}:{port}")))
-    }
+fn row(row: Part<'_>) -> Option<(RangeInclusive<u16>, String)> {
+    let slot = |i| u16::try_from(row.element(i)?.integer()).ok();
+    let node = row.element(2)?;
+    // A node that does not say its address is meant by none: the client goes on with the one it knows.
+    let host = String::from_utf8_lossy(node.element(0)?.bytes().unwrap_or_default());
+    let port = node.element(1)?.integer();
+    Some((slot(0)?..=slot(1)?, format!("{host}:{port}")))
 }
 
 /// Whether any node gets the effects on slots that are exported to it.

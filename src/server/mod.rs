@@ -11,6 +11,7 @@ pub mod apply;
 pub mod args;
 pub mod block;
 pub mod call;
+pub mod call_reply;
 pub mod census;
 pub mod chores;
 pub mod clock;

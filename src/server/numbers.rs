@@ -11,11 +11,14 @@ use super::guard::shield;
 use super::main_thread::MainThread;
 use super::trust::Word;
 use super::{clock, config, migration, propagate, timer, trust};
-use crate::engine::fencing::{MAX_FENCE, Mark};
+use crate::engine::fencing::{Fencing, MAX_FENCE, Mark};
 use crate::engine::time::{MAX_INSTANT, Micros};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The counter itself.
+static FENCING: MainThread<Fencing> = MainThread::new(Fencing::new());
 
 /// What was last heard of the counter that is gone on with: from a file, or from the master.
 static HEARD: MainThread<Option<Mark>> = MainThread::new(None);
@@ -27,14 +30,30 @@ static DUE: AtomicBool = AtomicBool::new(false);
 /// Less is not worth telling: it is within the margin by far.
 const SLACK: u64 = 10_000;
 
+/// Lends the counter of claim numbers, receipts and holds.
+#[inline]
+pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
+    FENCING.with(f)
+}
+
+/// Draws one number.
+pub fn draw(now: Micros) -> u64 {
+    with_fencing(|f| f.draw(now))
+}
+
+/// Numbers up to this one are taken: somebody has brought them.
+pub fn raise(to: u64) {
+    with_fencing(|f| f.raise(to));
+}
+
 fn mark() -> Mark {
     let now = clock::now();
-    clock::with_fencing(|f| f.mark(now))
+    with_fencing(|f| f.mark(now))
 }
 
 /// A mark was loaded, or came from the master.
 fn hear(mark: Mark) {
-    clock::with_fencing(|f| f.raise(mark.last));
+    raise(mark.last);
     HEARD.with(|heard| *heard = Some(mark));
     TOLD.store(mark.lead(), Ordering::Relaxed);
 }
@@ -42,7 +61,7 @@ fn hear(mark: Mark) {
 /// This server is the one that draws from now on: after a load, and at promotion.
 pub fn resume() {
     let heard = HEARD.with(Option::take);
-    clock::with_fencing(|f| f.resume(heard, clock::now()));
+    with_fencing(|f| f.resume(heard, clock::now()));
     tell_again();
 }
 
@@ -57,8 +76,9 @@ pub fn tell(ctx: Ctx<'_>) -> bool {
     let (lead, told) = (mark.lead(), TOLD.load(Ordering::Relaxed));
     let moved = lead > told.saturating_add(SLACK) || told > SLACK && lead <= told / 2;
     if mark.last == 0 {
-        // What is drawn from here on is not ahead.
+        // There is nothing to tell, and what is drawn from here on is not ahead.
         DUE.store(false, Ordering::Relaxed);
+        return false;
     }
     // Valkey 9.1 may take a command without keys, told while slots are exported, for one of several slots, and then ends the export: it waits. The numbers that were
     // drawn go with their keys in any case.
@@ -80,13 +100,13 @@ pub fn tell(ctx: Ctx<'_>) -> bool {
 /// `SLUICE.FENCE last at`.
 pub fn apply(ctx: Ctx<'_>, last: u64, at: Micros) -> Result<(), Error> {
     let word = trust::may_apply(ctx)?;
-    if last > trust::most(word) {
+    if last > trust::gather(word).most() {
         return Err(Error::new("ERR SLUICE.FENCE: a number far ahead of the clock"));
     }
     match word {
         Word::Master => hear(Mark { last, at }),
         // Its numbers are taken, but how far ahead it was says nothing of the counter here.
-        Word::Client => clock::with_fencing(|f| f.raise(last)),
+        Word::Client => raise(last),
     }
     // SAFETY: the context of the running command.
     unsafe { rm!(RedisModule_ReplicateVerbatim(ctx.raw())) };

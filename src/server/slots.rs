@@ -4,9 +4,8 @@
 //! (`getkeys-api`), which several servers do in an I/O thread, beside the main thread and before AUTH. So we look at the others ourselves, and say what the server says.
 
 use super::api::{Ctx, RawString, bytes, rm};
+use super::call_reply::CallReply;
 use super::error::Error;
-use redis_module::raw;
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SLOTS: u16 = 16_384;
@@ -51,14 +50,10 @@ pub fn of(key: &[u8]) -> u16 {
 /// Looks what this server can be asked. Only within `RedisModule_OnLoad`.
 pub fn learn(ctx: Ctx<'_>) {
     // A call that is refused for its arity: by an answer where the dry run is known; else for its format, without one.
-    // SAFETY: a live context; the reply is freed once.
-    unsafe {
-        let reply = rm!(RedisModule_Call(ctx.raw(), c"EXISTS".as_ptr(), c"D".as_ptr()));
-        DRY_RUN.store(!reply.is_null(), Ordering::Relaxed);
-        if !reply.is_null() {
-            rm!(RedisModule_FreeCallReply(reply));
-        }
-    }
+    // SAFETY: a live context; a format without arguments; the reply is freed by its guard.
+    let reply =
+        unsafe { CallReply::new(rm!(RedisModule_Call(ctx.raw(), c"EXISTS".as_ptr(), c"D".as_ptr()))) };
+    DRY_RUN.store(reply.is_some(), Ordering::Relaxed);
 }
 
 /// Refuses the keys of a running command that a cluster would not let it have together. The server has looked at the first.
@@ -92,24 +87,18 @@ unsafe fn served(ctx: Ctx<'_>, keys: &[RawString]) -> bool {
     let dry = DRY_RUN.load(Ordering::Relaxed);
     // Redis 7.0 knows no dry run. To watch keys looks up none of them, and ends with the client of the call, which is made for it.
     let (command, format) = if dry { (c"EXISTS", c"Dv") } else { (c"WATCH", c"v") };
-    // SAFETY: a live context; the format names a vector of live strings with its length; the reply is freed once.
-    unsafe {
-        let reply = rm!(RedisModule_Call(
+    // SAFETY: a live context; the format names a vector of live strings with its length; the reply is freed by its guard.
+    let reply = unsafe {
+        CallReply::new(rm!(RedisModule_Call(
             ctx.raw(),
             command.as_ptr(),
             format.as_ptr(),
             keys.as_mut_ptr(),
             keys.len()
-        ));
-        if reply.is_null() {
-            // Nothing to say after a dry run; another call was not let through.
-            return dry;
-        }
-        // Some servers answer a dry run that went well, too: with a reply of no kind.
-        let kind = rm!(RedisModule_CallReplyType(reply));
-        rm!(RedisModule_FreeCallReply(reply));
-        kind != raw::REDISMODULE_REPLY_ERROR as c_int
-    }
+        )))
+    };
+    // Nothing to say after a dry run; another call was not let through. Some servers answer a dry run that went well, too: with a reply of no kind.
+    reply.map_or(dry, |reply| !reply.is_error())
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn next() -> Option<Micros> {
 
 unsafe extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // While it works nobody need aim it: it looks what is next at the end.
-    ARMED.with(|armed| *armed = Some(Armed { id: 0, at: Micros::MIN }));
+    shield(|| ARMED.with(|armed| *armed = Some(Armed { id: 0, at: Micros::MIN })), || ());
     // SAFETY: the context of a running timer callback.
     let ctx = unsafe { Ctx::new(ctx) };
     let then = unit::run(ctx, || work(ctx), || Some(clock::monotonic().saturating_add(LOOK_AGAIN)));
@@ -129,6 +129,10 @@ fn more(ctx: Ctx<'_>) {
 unsafe extern "C" fn fire_more(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the context of a running timer callback.
     let ctx = unsafe { Ctx::new(ctx) };
+    unit::run(ctx, || work_more(ctx), || ());
+}
+
+fn work_more(ctx: Ctx<'_>) {
     let to_come = TO_COME.load(Ordering::Relaxed);
     TO_COME.store(to_come.saturating_sub(1), Ordering::Relaxed);
     let now = clock::monotonic();
@@ -140,15 +144,12 @@ unsafe extern "C" fn fire_more(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void
     if over || !ready(ctx) || clock::frozen() {
         return;
     }
-    let turn = || {
-        begin_acting();
-        // Neither what is due nor the chores keep the others from being done.
-        if to_come % 2 == 1 {
-            chores::run(ctx);
-        }
-        tick(ctx);
-    };
-    unit::run(ctx, turn, || ());
+    begin_acting();
+    // Neither what is due nor the chores keep the others from being done.
+    if to_come % 2 == 1 {
+        chores::run(ctx);
+    }
+    tick(ctx);
 }
 
 /// Does what is due. When it must come again besides for what is due, on the monotonic clock.

@@ -5,6 +5,7 @@
 //! looked at.
 
 use super::api::{Ctx, rm};
+use super::call_reply::CallReply;
 use super::main_thread::MainThread;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,28 +45,16 @@ fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
 
 /// Where the server keeps its append only files: below its working directory. None if it does not tell.
 fn folder(ctx: Ctx<'_>) -> Option<PathBuf> {
-    // SAFETY: a live context; static strings; the reply and its parts are read before it is freed, once.
-    unsafe {
-        let reply = rm!(RedisModule_Call(
+    // SAFETY: a live context; static strings; the reply is freed by its guard.
+    let reply = unsafe {
+        CallReply::new(rm!(RedisModule_Call(
             ctx.raw(),
             c"CONFIG".as_ptr(),
             c"cc".as_ptr(),
             c"GET".as_ptr(),
             c"appenddirname".as_ptr()
-        ));
-        if reply.is_null() {
-            return None;
-        }
-        let element = rm!(RedisModule_CallReplyArrayElement(reply, 1));
-        let mut len = 0;
-        let text = if element.is_null() {
-            std::ptr::null()
-        } else {
-            rm!(RedisModule_CallReplyStringPtr(element, &mut len))
-        };
-        let name = (!text.is_null())
-            .then(|| String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).into_owned());
-        rm!(RedisModule_FreeCallReply(reply));
-        name.map(PathBuf::from)
-    }
+        )))
+    };
+    let name = reply.as_ref()?.whole().element(1)?.bytes()?;
+    Some(PathBuf::from(String::from_utf8_lossy(name).into_owned()))
 }

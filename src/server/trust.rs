@@ -1,9 +1,9 @@
 //! Whose word bytes are: a master's and a file's count, a client's are doubted. The one place that decides who may `SLUICE.APPLY`.
 
-use super::api::{Ctx, OK};
+use super::api::{Ctx, function};
 use super::error::Error;
-use super::{clock, config};
-use crate::engine::fencing::MAX_FENCE;
+use super::{clock, config, numbers};
+use crate::engine::fencing::{Fencing, MAX_FENCE};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -20,21 +20,14 @@ pub enum Word {
 type MustObey = unsafe extern "C" fn(*mut raw::RedisModuleCtx) -> c_int;
 
 /// Valkey tells by this whom a server has to obey: besides its master and its own AOF that is, from 9.0, the node that a slot is imported from, which no
-/// context flag tells. Redis has no such function, and no such node.
+/// context flag tells. Redis has no such function: to Redis 8.4 that node is a master like its own, and the flag tells so.
 static MUST_OBEY: OnceLock<MustObey> = OnceLock::new();
 
 /// Looks what this server can be asked. Only within `RedisModule_OnLoad`.
 pub fn learn() {
-    let mut found: *mut c_void = std::ptr::null_mut();
-    // SAFETY: reading a pointer that was set when the module was initialized; the server writes a function pointer, or nothing, to `found`.
-    let there = unsafe {
-        raw::RedisModule_GetApi.is_some_and(|get| {
-            get(c"RedisModule_MustObeyClient".as_ptr(), (&raw mut found).cast::<c_void>()) == OK
-        })
-    };
-    if there && !found.is_null() {
+    if let Some(found) = function(c"RedisModule_MustObeyClient") {
         // SAFETY: the server's function of that name takes a context and answers an int.
-        let _ = MUST_OBEY.set(unsafe { std::mem::transmute::<*mut c_void, MustObey>(found) });
+        let _ = MUST_OBEY.set(unsafe { std::mem::transmute::<*mut c_void, MustObey>(found.as_ptr()) });
     }
 }
 
@@ -56,12 +49,12 @@ pub fn may_apply(ctx: Ctx<'_>) -> Result<Word, Error> {
     }
 }
 
-/// The largest number that may be brought.
-pub fn most(word: Word) -> u64 {
-    match word {
+/// For the numbers that are brought: none may be larger than this word allows.
+pub fn gather(word: Word) -> Fencing {
+    Fencing::gather(match word {
         Word::Master => MAX_FENCE,
-        Word::Client => clock::with_fencing(|f| f.most_of_client(clock::now())),
-    }
+        Word::Client => numbers::with_fencing(|f| f.most_of_client(clock::now())),
+    })
 }
 
 /// Whose word the payload of a key is that is being loaded. On a replica only its master restores, whose clock may differ.

@@ -8,10 +8,9 @@
 
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
-use super::key::wake;
+use super::key::schedule;
 use super::registry::{self, Identity};
 use super::{block, clock, events, lines, numbers, stats, trust};
-use crate::engine::fencing::Fencing;
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
@@ -211,9 +210,9 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
             // SAFETY: the io handle is live; its key name, if any, is a live string; the value was just made.
             unsafe {
                 let key = rm!(RedisModule_GetKeyNameFromIO(io));
-                if let (Some(at), false) = (wake(&(*value).object, clock::now()), key.is_null()) {
+                if !key.is_null() {
                     let db = rm!(RedisModule_GetDbIdFromIO(io));
-                    registry::schedule(O::FAMILY, (*value).identity(), at, || (db, bytes(key).into()));
+                    schedule(&*value, clock::now(), || (db, bytes(key).into()));
                 }
             }
             value.cast()
@@ -245,7 +244,7 @@ unsafe fn load<O: Object>(io: *mut raw::RedisModuleIO) -> Option<O> {
         (!failed()).then_some(bytes)
     };
     let mut object = O::blank();
-    let mut brought = Fencing::gather(trust::most(trust::of_payload()));
+    let mut brought = trust::gather(trust::of_payload());
     while let Some(count) = unsigned()?.checked_sub(1) {
         if count > MOST_BLOBS {
             return None;
@@ -269,7 +268,7 @@ unsafe fn load<O: Object>(io: *mut raw::RedisModuleIO) -> Option<O> {
         object.check().ok()?;
     }
     // Only now: what is refused must not have moved the server's counter.
-    clock::with_fencing(|f| f.raise(brought.last()));
+    numbers::raise(brought.last());
     Some(object)
 }
 
@@ -313,10 +312,15 @@ unsafe extern "C" fn free_effort<O: Object>(
     _key: *mut raw::RedisModuleString,
     value: *const c_void,
 ) -> usize {
-    // SAFETY: a hook's value.
-    let object = unsafe { object::<O>(value) };
-    // Who waits on it is told by `free`, so that must not happen in the background.
-    shield(|| if object.waiting() > 0 { 1 } else { object.effort() }, || 1)
+    shield(
+        || {
+            // SAFETY: a hook's value.
+            let object = unsafe { object::<O>(value) };
+            // Who waits on it is told by `free`, so that must not happen in the background.
+            if object.waiting() > 0 { 1 } else { object.effort() }
+        },
+        || 1,
+    )
 }
 
 unsafe extern "C" fn digest<O: Object>(md: *mut raw::RedisModuleDigest, value: *mut c_void) {
@@ -387,9 +391,9 @@ unsafe extern "C" fn copy<O: Object>(
             unsafe {
                 events::came_from(rm!(RedisModule_GetDbIdFromOptCtx(opt)));
                 let key = rm!(RedisModule_GetToKeyNameFromOptCtx(opt));
-                if let (Some(at), false) = (wake(&(*copy).object, clock::now()), key.is_null()) {
+                if !key.is_null() {
                     let db = rm!(RedisModule_GetToDbIdFromOptCtx(opt));
-                    registry::schedule(O::FAMILY, (*copy).identity(), at, || (db, bytes(key).into()));
+                    schedule(&*copy, clock::now(), || (db, bytes(key).into()));
                 }
             }
             copy.cast()

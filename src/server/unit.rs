@@ -42,7 +42,6 @@ enum What {
     Gone,
 }
 
-#[derive(Default)]
 struct Gathered {
     changes: Vec<Change>,
     blobs: Vec<RawString>,
@@ -50,8 +49,9 @@ struct Gathered {
     owned: Vec<OwnedString>,
 }
 
-static GATHERED: std::sync::LazyLock<MainThread<Gathered>> =
-    std::sync::LazyLock::new(|| MainThread::new(Gathered::default()));
+const EMPTY: Gathered = Gathered { changes: Vec::new(), blobs: Vec::new(), owned: Vec::new() };
+
+static GATHERED: MainThread<Gathered> = MainThread::new(EMPTY);
 
 /// Whether anything is gathered. On the main thread only, as [`DEPTH`].
 static PENDING: AtomicBool = AtomicBool::new(false);
@@ -116,6 +116,7 @@ pub unsafe fn effects(
         for (i, batch) in batches.into_iter().enumerate() {
             let expire = if i == last { expire.unwrap_or(0) } else { 0 };
             let begin = g.blobs.len();
+            g.blobs.reserve(batch.blobs.len());
             for blob in batch.blobs {
                 match blob {
                     Blob::Arg(i) => g.blobs.extend(argv.get(i)),
@@ -154,7 +155,8 @@ pub unsafe fn gone(ctx: Ctx<'_>, name: RawString, argv: &[RawString]) {
     added(ctx);
 }
 
-/// The server found that the time of this key is over, and has told everybody that it is gone: before what we have still to say of it, which must not bring it back.
+/// The server found that the time of this key is over, and has told everybody that it is gone: before what we have still to say of it. That is not said any more: it is
+/// for what is gone by then, and on a missing key it may make no sense, so that no file with it could be loaded.
 ///
 /// # Safety
 /// `name` is a live string.
@@ -163,10 +165,10 @@ pub unsafe fn found_missing(ctx: Ctx<'_>, name: RawString) {
     let db = ctx.db();
     GATHERED.with(|g| {
         // SAFETY: live strings.
-        let last = g.changes.iter().rev().find(|c| c.db == db && unsafe { same(c.name, name) });
-        if last.is_some_and(|c| !matches!(c.what, What::Gone)) {
-            // SAFETY: passed on.
-            unsafe { g.add(db, name, &[], What::Gone) };
+        let of_it = |c: &Change| c.db == db && unsafe { same(c.name, name) };
+        // If it was us who deleted it, the server has told nobody.
+        if g.changes.iter().rev().find(|c| of_it(c)).is_some_and(|c| !matches!(c.what, What::Gone)) {
+            g.changes.retain(|c| !of_it(c));
         }
     });
 }
@@ -238,31 +240,40 @@ impl Gathered {
 
     /// Ready for the next call; what is usual keeps its room.
     fn clear(&mut self) {
-        const USUAL: usize = 64;
+        const USUAL: usize = 1024;
         self.changes.clear();
         self.blobs.clear();
         self.owned.clear();
         if self.changes.capacity().max(self.blobs.capacity()).max(self.owned.capacity()) > USUAL {
-            *self = Self::default();
+            *self = EMPTY;
         }
     }
 }
 
 fn hand_over(ctx: Ctx<'_>) {
-    // First, so that a panic below is not met again and again.
     PENDING.store(false, Ordering::Relaxed);
-    let mut gathered = GATHERED.with(std::mem::take);
-    let Gathered { changes, blobs, .. } = &mut gathered;
-    if let [change] = &changes[..] {
-        ctx.in_db(change.db, || hand_over_one(ctx, change, blobs));
-    } else {
-        for unit in units(ctx, changes) {
-            let db = unit.first().map_or(0, |c| c.db);
-            ctx.in_db(db, || hand_over_unit(ctx, &unit, blobs));
+    // No code of others runs meanwhile.
+    GATHERED.with(|g| {
+        let emptied = Emptied(g);
+        let Gathered { changes, blobs, .. } = &mut *emptied.0;
+        if let [change] = &changes[..] {
+            ctx.in_db(change.db, || hand_over_one(ctx, change, blobs));
+        } else {
+            for unit in units(ctx, changes) {
+                let db = unit.first().map_or(0, |c| c.db);
+                ctx.in_db(db, || hand_over_unit(ctx, &unit, blobs));
+            }
         }
+    });
+}
+
+/// Is empty in the end, so that a panic on the way is not met again and again.
+struct Emptied<'g>(&'g mut Gathered);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
     }
-    gathered.clear();
-    GATHERED.with(|g| *g = gathered);
 }
 
 /// What goes together: all, but in a cluster what is of one slot.

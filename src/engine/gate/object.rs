@@ -78,11 +78,6 @@ impl Object for Gate {
         Ok(effect)
     }
 
-    fn check(&self) -> Result<(), Corrupt> {
-        // Levels and leases are only read where there are their stages.
-        Ok(())
-    }
-
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
         if !self.stages.is_empty() {
             journal.record(&Effect::Set { stages: self.stages.clone() }, []);

@@ -4,11 +4,10 @@ use super::names::MAX_NAME;
 use super::subjects::Deficit;
 use super::{Hot, LINGER, most};
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, Policy, up_to_ms};
-use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
-use crate::engine::semaphore::instant;
 use crate::engine::time::Micros;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -190,11 +189,6 @@ impl Object for Hot {
         let effect: Effect<'static> = input.read()?;
         self.check_effect(&effect)?;
         Ok(effect)
-    }
-
-    fn check(&self) -> Result<(), Corrupt> {
-        // Subjects and exceptions are only read where there is a rule.
-        Ok(())
     }
 
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {

@@ -99,10 +99,6 @@ impl Object for LeakyBucket {
         Ok(effect)
     }
 
-    fn check(&self) -> Result<(), Corrupt> {
-        Ok(())
-    }
-
     fn snapshot(&self, journal: &mut Journal, _flush: &mut dyn FnMut(&mut Journal)) {
         if let Some(bucket) = self.bucket() {
             let (limits, inside, at) = (bucket.limits(), bucket.inside(), bucket.at());

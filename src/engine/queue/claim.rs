@@ -12,7 +12,6 @@ use super::slab::NONE;
 use super::snapshot::{Brought, Record};
 use super::wire::{ClaimedWire, Wire};
 use super::{Few, Queue};
-use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 
@@ -74,13 +73,7 @@ impl Queue {
     }
 
     /// Hands out up to `count` messages, choosing the lane anew for each.
-    pub fn claim(
-        &mut self,
-        now: Micros,
-        options: &ClaimOptions<'_>,
-        fencing: &mut Fencing,
-        journal: &mut Journal,
-    ) -> Few<Delivery> {
+    pub fn claim(&mut self, now: Micros, options: &ClaimOptions<'_>, journal: &mut Journal) -> Few<Delivery> {
         self.begin_command();
         let most = usize::try_from(self.ready).unwrap_or(usize::MAX).min(options.count).min(MOST);
         let mut out = Few::with_capacity(most);
@@ -103,7 +96,7 @@ impl Queue {
             let (own, deliveries) = self
                 .more_of(slot)
                 .map_or((0, 0), |x| (x.own.as_deref().map_or(0, |o| o.lease), x.deliveries));
-            let number = (!options.no_ack).then(|| fencing.draw(now));
+            let number = (!options.no_ack).then(|| journal.draw(now));
             if n == 0 {
                 claim.first = number;
                 claim.turn = self.next_turn;

@@ -617,6 +617,9 @@ impl Queue {
         self.latest_level = self.tokens.map_or(0, |t| t.at);
         self.set_pause(PLAIN, true, header.paused_push);
         self.set_pause(PLAIN, false, header.paused_claim);
-        self.loading = Some(super::snapshot::Loading::default());
+        // Nothing is here yet. Totals that cannot be miss nothing: the whole is refused by them.
+        let missing = self.totals.held().unwrap_or(0);
+        self.loading = Some(super::snapshot::Loading { missing, ..Default::default() });
+        self.look_for_wear();
     }
 }

@@ -134,6 +134,8 @@ pub struct Queue {
     settled_to: Micros,
     /// Set while a snapshot is loaded.
     loading: Option<snapshot::Loading>,
+    /// A total is so large that all begin anew.
+    worn: bool,
 }
 
 impl Default for Queue {
@@ -190,6 +192,7 @@ impl Queue {
             epoch: 1,
             settled_to: 0,
             loading: None,
+            worn: false,
         }
     }
 
@@ -209,7 +212,7 @@ impl Queue {
 
     /// Whether it is a snapshot of which messages are still to come.
     fn is_torso(&self) -> bool {
-        self.loading.is_some() && self.missing().is_some_and(|n| n > 0)
+        self.loading.is_some_and(|loading| loading.missing > 0)
     }
 
     /// Whether nothing was ever recorded here.

@@ -22,7 +22,13 @@ impl Queue {
     /// Whether a number that is counted on comes near its end.
     pub(super) fn is_crowded(&self) -> bool {
         let most = self.next_turn.max(self.next_death);
-        self.next_seq > MAX_SEQ - ROOM || most > MAX_NUMBER - ROOM || self.totals.bits() >= LARGE
+        self.next_seq > MAX_SEQ - ROOM || most > MAX_NUMBER - ROOM || self.worn
+    }
+
+    /// Totals came from elsewhere, or grew by such a number: looked at only then. From less than that no counting on
+    /// comes to what may not be brought.
+    pub(super) fn look_for_wear(&mut self) {
+        self.worn = self.totals.bits() >= LARGE;
     }
 
     /// The same queue with small numbers.

@@ -85,18 +85,18 @@ pub struct LaneState<'a> {
 pub struct Loading {
     pub seq: u64,
     pub death: u64,
+    /// How many messages are still to come.
+    pub missing: u64,
 }
 
 impl Queue {
-    /// How many messages are not there that must be; None if that cannot be, either.
-    pub(super) fn missing(&self) -> Option<u64> {
-        self.totals.held()?.checked_sub(self.messages.len() as u64)
-    }
-
     /// Nothing more is loaded: what was still to come counts as deleted.
     pub(super) fn end_load(&mut self) {
-        if self.loading.take().is_some() {
-            self.totals.deleted = self.totals.deleted.saturating_add(self.missing().unwrap_or(0));
+        if let Some(loading) = self.loading.take()
+            && loading.missing > 0
+        {
+            self.totals.deleted = self.totals.deleted.saturating_add(loading.missing);
+            self.look_for_wear();
         }
     }
 
@@ -178,6 +178,7 @@ impl Queue {
         let mut leader = NONE;
         for (record, id, payload) in records {
             if let Some(loading) = &mut self.loading {
+                loading.missing = loading.missing.saturating_sub(1);
                 match record.stage {
                     Stage::Dead { number, .. } => loading.death = number.saturating_add(1),
                     Stage::Follower { .. } => {}

@@ -12,7 +12,7 @@ use super::slab::NONE;
 use super::snapshot::{Brought, LaneState, Record};
 use super::tokens::Tokens;
 use crate::engine::bucket::{Limits, MAX_COUNT};
-use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::time::{MAX_INSTANT, Micros};
 use hashbrown::HashSet;
@@ -23,8 +23,6 @@ pub const MAX_SEQ: u64 = 1 << 47;
 /// Turns, own numbers, numbers of deaths and totals that may be brought are below this. None is ever reached by counting on: see
 /// [`renumber`](super::renumber), and for own numbers [`Queue::numbers_left`].
 pub const MAX_NUMBER: u64 = 1 << 62;
-/// The latest instant that may be brought: no clock and duration that commands accept come near it.
-const MAX_WAIT: Micros = MAX_INSTANT;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Who<'a> {
@@ -77,10 +75,6 @@ fn ensure(ok: bool, what: &'static str) -> Result<(), Corrupt> {
     if ok { Ok(()) } else { Err(Corrupt(what)) }
 }
 
-fn instant(at: Micros) -> Result<(), Corrupt> {
-    ensure((0..=MAX_WAIT).contains(&at), "instant out of range")
-}
-
 fn label(text: Option<&[u8]>) -> Result<(), Corrupt> {
     ensure(text.is_none_or(|t| (1..=512).contains(&t.len())), "name out of range")
 }
@@ -97,7 +91,7 @@ fn number(n: Option<u64>) -> Result<(), Corrupt> {
 fn own(own: Own) -> Result<(), Corrupt> {
     let durations = [own.ttl, own.lease].iter().all(|d| (0..=MAX_DURATION).contains(d));
     let count = own.max_deliveries.is_none_or(|n| n <= MAX_COUNT.unsigned_abs());
-    ensure(durations && count && (0..=MAX_WAIT).contains(&own.ttl_base), "option out of range")
+    ensure(durations && count && (0..=MAX_INSTANT).contains(&own.ttl_base), "option out of range")
 }
 
 fn pause(until: Option<Micros>) -> Result<(), Corrupt> {
@@ -209,6 +203,9 @@ impl Queue {
             }
             Wire::Untake(records) => {
                 let mut rising = self.rising();
+                // They count as acknowledged, and never were dead.
+                ensure(records.len() as u64 <= self.totals.acked, "more than were handed out")?;
+                ensure(records.iter().all(|(r, _)| r.stage == Stage::Ready), "a message that does not fit")?;
                 Effect::Untake(self.read_records(records, blobs, fencing, &mut rising, false)?)
             }
             Wire::Header(header) => self.read_header(header, fencing)?,
@@ -216,6 +213,7 @@ impl Queue {
             Wire::Windows(windows) => self.read_windows(&windows)?,
             Wire::Load(records) => {
                 let loading = self.loading.ok_or(Corrupt("a snapshot without its head"))?;
+                ensure(records.len() as u64 <= loading.missing, "more than the totals say")?;
                 let mut rising = Rising { seq: loading.seq, death: loading.death };
                 let records = self.read_records(records, blobs, fencing, &mut rising, true)?;
                 ensure(
@@ -233,7 +231,10 @@ impl Queue {
         number(push.entry.turn)?;
         label(push.group.as_deref())?;
         own(push.own)?;
-        ensure(push.window.is_none_or(|w| push.named && (0..=MAX_WAIT).contains(&w)), "window out of range")?;
+        ensure(
+            push.window.is_none_or(|w| push.named && (0..=MAX_INSTANT).contains(&w)),
+            "window out of range",
+        )?;
         ensure(push.mode == Mode::New || (ids.len() == 1 && push.named), "one message at a time")?;
         if push.mode != Mode::Follow {
             let last = push.entry.seq.checked_add(ids.len() as u64);

@@ -21,7 +21,7 @@ pub(crate) mod permits;
 mod tests;
 
 pub use object::Effect;
-pub(crate) use object::{bytes, drawn, instant, lease, setting};
+pub(crate) use object::{bytes, drawn, lease, setting};
 pub use permits::Lease;
 
 use super::bucket::NoLimits;

@@ -3,11 +3,11 @@
 use super::permits::{Lease, Permits};
 use super::{Counts, DEFAULT_LEASE_MS, MAX_OWNER, Semaphore};
 use crate::engine::bucket::MAX_COUNT;
-use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
-use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, Micros};
+use crate::engine::time::{MAX_DURATION_MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::ffi::CStr;
@@ -37,11 +37,6 @@ pub enum Effect {
 /// Reads bytes without trusting their length: only what is there is allocated.
 pub(crate) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
     <&serde_bytes::Bytes>::deserialize(from).map(|bytes| (**bytes).into())
-}
-
-/// Checks an instant that nobody vouches for.
-pub(crate) fn instant(at: Micros) -> Result<(), Corrupt> {
-    if (0..=MAX_INSTANT).contains(&at) { Ok(()) } else { Err(Corrupt("instant out of range")) }
 }
 
 /// Checks a new lease that nobody vouches for.
@@ -142,10 +137,6 @@ impl Object for Semaphore {
             }
         }
         Ok(effect)
-    }
-
-    fn check(&self) -> Result<(), Corrupt> {
-        Ok(())
     }
 
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {

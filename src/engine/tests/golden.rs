@@ -168,7 +168,6 @@ fn a_snapshot_of_each_family() {
     // What has no arm does not compile.
     for family in Family::ALL {
         let journal = &mut Journal::new(family, false);
-        let fencing = &mut Fencing::new();
         match family {
             Family::TokenBucket => {
                 let mut o = TokenBucket::blank();
@@ -230,7 +229,7 @@ fn a_snapshot_of_each_family() {
                 o.push(NOW, b"late", 0, None, &late, journal).unwrap();
                 o.push(NOW, b"ready", 0, None, &PushOptions::default(), journal).unwrap();
                 let claim = ClaimOptions { consumer: Some(b"me"), ..ClaimOptions::default() };
-                assert_eq!(o.claim(NOW, &claim, fencing, journal).len(), 1);
+                assert_eq!(o.claim(NOW, &claim, journal).len(), 1);
                 is_saved_as(
                     &o,
                     "01060afc0087930310000000000000000000000000030100000000000000000000000003040401fd00c012390ac006000000000c01010178fd8004447214800d000d0302fd00c012390ac00600fd0080257214800d00fd0007b97514800d000200fd0080257214800d0001fd0080257214800d000001000001026d650001010301017801fd0e80257214800d000000010167fd0e80257214800d0002fd0080257214800d000000000000000001020001000000fd0080257214800d0003fd0080257214800d0000000000000000000002+6e616d6564+6c617465+7265616479",

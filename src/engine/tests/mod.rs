@@ -9,9 +9,15 @@ use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use std::cell::Cell;
 
+thread_local!(static LAST: Cell<u64> = const { Cell::new(0) });
+
+/// Numbers begin anew, as on a server that was just started.
+pub fn no_numbers() {
+    LAST.with(|last| last.set(0));
+}
+
 /// A journal whose numbers go on from those of the journals before it, as on a server.
 pub fn journal(family: Family, carry: bool) -> Journal {
-    thread_local!(static LAST: Cell<u64> = const { Cell::new(0) });
     fn draw(now: Micros) -> u64 {
         LAST.with(|last| {
             last.set((last.get() + 1).max(now.unsigned_abs()));

@@ -2,9 +2,9 @@
 
 use super::TokenBucket;
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT};
-use crate::engine::codec::Corrupt;
+use crate::engine::codec::{Corrupt, instant};
 use crate::engine::fencing::{Fencing, MAX_FENCE};
-use crate::engine::time::{MAX_INSTANT, Micros};
+use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
@@ -35,10 +35,6 @@ pub struct Hold {
     pub until: Micros,
     /// Whether it is put back if nobody settles it.
     pub refund: bool,
-}
-
-fn instant(at: Micros) -> Result<(), Corrupt> {
-    if (0..=MAX_INSTANT).contains(&at) { Ok(()) } else { Err(Corrupt("instant out of range")) }
 }
 
 impl Effect {

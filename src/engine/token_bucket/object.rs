@@ -114,11 +114,6 @@ impl Object for TokenBucket {
         Ok(effect)
     }
 
-    fn check(&self) -> Result<(), Corrupt> {
-        // Holds and warm-ups are only read where there are limits.
-        Ok(())
-    }
-
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal)) {
         for (written, effect) in self.whole().enumerate() {
             journal.record(&effect, []);

@@ -3,7 +3,6 @@
 use super::{Effect, Hold, TokenBucket};
 use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Limits, NoLimits};
-use crate::engine::fencing::Fencing;
 use crate::engine::gate::pass::Look;
 use crate::engine::journal::Journal;
 use crate::engine::time::{MAX_INSTANT, MS, Micros, ceil_ms};
@@ -231,7 +230,6 @@ impl TokenBucket {
     }
 
     /// `TB.HOLD`: the six fields, and the hold's id if it was granted.
-    #[allow(clippy::too_many_arguments)] // the command's arguments, no more
     pub fn hold(
         &mut self,
         limits: Option<Limits>,
@@ -239,7 +237,6 @@ impl TokenBucket {
         ttl_ms: i64,
         refund: bool,
         now: Micros,
-        fencing: &mut Fencing,
         journal: &mut Journal,
     ) -> Result<([i64; 6], Option<u64>), NoLimits> {
         let reply = self.take(limits, cost, Mode::Whole, now, journal)?;
@@ -247,7 +244,7 @@ impl TokenBucket {
         if granted == 0 {
             return Ok((reply, None));
         }
-        let id = fencing.draw(now);
+        let id = journal.draw(now);
         let hold = Hold { cost, until: (now + ttl_ms * MS).min(MAX_INSTANT), refund };
         self.commit(Effect::Hold { id, hold }, journal);
         Ok((reply, Some(id)))

@@ -17,8 +17,7 @@ fn push(q: &mut Queue, now: i64, payload: &[u8], o: &PushOptions<'_>) -> Id {
 }
 
 fn claim(q: &mut Queue, now: i64, count: usize) -> Vec<Delivery> {
-    q.claim(now, &ClaimOptions { count, ..ClaimOptions::default() }, &mut Fencing::new(), &mut quiet())
-        .to_vec()
+    q.claim(now, &ClaimOptions { count, ..ClaimOptions::default() }, &mut quiet()).to_vec()
 }
 
 fn receipt(d: &Delivery) -> Receipt {
@@ -84,7 +83,7 @@ fn payloads_are_carried_as_arguments_and_many_claims_in_few_bytes() {
         apply_batch(&mut follower, &batch.head, &mut blobs, &mut Fencing::new()).unwrap();
     }
     let o = ClaimOptions { count: 600, ..ClaimOptions::default() };
-    let got = q.claim(S, &o, &mut Fencing::new(), &mut j);
+    let got = q.claim(S, &o, &mut j);
     let receipts: Vec<Receipt> = got.iter().map(receipt).collect();
     let batches = j.take();
     assert!(batches.iter().map(|b| b.head.len()).sum::<usize>() < 600 * 14);
@@ -174,11 +173,9 @@ fn payloads_move_to_denser_memory_step_by_step_and_nothing_else_changes() {
 fn the_last_claim_number_is_kept_though_its_message_is_gone() {
     let mut q = Queue::new();
     push(&mut q, S, b"x", &PushOptions::default());
-    let mut fencing = Fencing::new();
-    fencing.raise(7_000 * S as u64);
-    let d = q
-        .claim(S, &ClaimOptions { count: 1, ..ClaimOptions::default() }, &mut fencing, &mut quiet())
-        .remove(0);
+    let mut far = Journal::drawing(Family::Queue, false, |_| 7_000 * S as u64);
+    let d = q.claim(S, &ClaimOptions { count: 1, ..ClaimOptions::default() }, &mut far).remove(0);
+    assert_eq!(d.claim, Some(7_000 * S as u64));
     q.ack(S, &[receipt(&d)], &mut quiet());
     let mut other = Fencing::new();
     super::fold::load(&snapshot(&q), &mut other);
@@ -195,7 +192,7 @@ fn what_was_taken_with_noack_and_reached_nobody_is_ready_again() {
     q.push(2 * S, b"later", 0, None, &o, &mut j).unwrap();
     carry(&mut follower, &mut j, &[b"later"]);
     let claim = ClaimOptions { no_ack: true, returnable: true, ..ClaimOptions::default() };
-    let taken = q.claim(3 * S, &claim, &mut Fencing::new(), &mut j);
+    let taken = q.claim(3 * S, &claim, &mut j);
     assert_eq!(q.payload(&taken[0]), b"lost");
     assert_eq!((q.len(None), q.info(3 * S).totals.acked), (1, 1));
     let taken: Vec<Taken> = taken.into_iter().filter_map(Delivery::into_taken).collect();
@@ -208,7 +205,7 @@ fn what_was_taken_with_noack_and_reached_nobody_is_ready_again() {
     assert_eq!((q.payload(&again), again.deliveries), (b"lost".as_slice(), 2));
     assert_eq!(again.id, Id::parse(b"x"));
     // One whose id is another's by now stays gone.
-    let taken = q.claim(6 * S, &claim, &mut Fencing::new(), &mut j);
+    let taken = q.claim(6 * S, &claim, &mut j);
     assert_eq!(q.payload(&taken[0]), b"later");
     let id = taken[0].id.clone();
     let taken: Vec<Taken> = taken.into_iter().filter_map(Delivery::into_taken).collect();

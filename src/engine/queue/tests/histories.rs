@@ -8,6 +8,7 @@ use crate::engine::bucket::Limits;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Object};
+use crate::engine::tests::{journal as numbered, no_numbers};
 use proptest::prelude::*;
 
 const MS: i64 = 1_000;
@@ -140,7 +141,6 @@ struct World {
     queues: [Queue; 2],
     followers: [Queue; 2],
     twins: [Twin; 2],
-    fencing: Fencing,
     draw: u64,
     receipts: Vec<Receipt>,
     loaded: bool,
@@ -148,17 +148,17 @@ struct World {
 }
 
 fn journal() -> Journal {
-    Journal::new(Family::Queue, true)
+    numbered(Family::Queue, true)
 }
 
 impl World {
     fn new(most: usize) -> Self {
+        no_numbers();
         Self {
             now: 1_000 * MS,
             queues: [Queue::new(), Queue::new()],
             followers: [Queue::new(), Queue::new()],
             twins: [Twin::new(), Twin::new()],
-            fencing: Fencing::new(),
             draw: 0,
             receipts: vec![],
             loaded: false,
@@ -232,7 +232,7 @@ impl World {
             told => assert_eq!(told.is_some(), can),
         }
         let mut j = journal();
-        let got = q.claim(self.now, o, &mut self.fencing, &mut j);
+        let got = q.claim(self.now, o, &mut j);
         assert_eq!(j.changed(), !got.is_empty());
         let told: Vec<_> =
             got.iter().map(|d| (bytes_of(&d.id), d.claim, d.deliveries, q.payload(d).to_vec())).collect();
@@ -349,7 +349,7 @@ impl World {
             self.queues[at] = load(&batches, &mut fencing);
             self.queues[at].rejected = rejected;
             assert_eq!(snapshot(&self.queues[at]), batches, "what was loaded says the same");
-            assert!(fencing.last() <= self.fencing.last());
+            assert!(fencing.last() <= self.draw);
         }
     }
 

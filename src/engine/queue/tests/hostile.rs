@@ -1,20 +1,22 @@
 //! Bytes that nobody vouches for: every truncation and many flips of snapshots and batches never panic, and what is accepted leaves a
 //! queue in order.
 
+use super::super::slab::NONE;
+use super::super::wire::Wire;
 use super::super::*;
 use super::fold::{blobs, load, snapshot};
 use crate::engine::bucket::Limits;
 use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::journal::{Batch, Journal};
 use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::tests::journal;
 
 const NOW: i64 = 5_000_000;
 
 /// A queue with something of everything, and the batches of a few commands that may come next.
 pub fn rich() -> (Queue, Vec<Batch>) {
     let mut q = Queue::new();
-    let mut f = Fencing::new();
-    let mut j = Journal::new(Family::Queue, true);
+    let mut j = journal(Family::Queue, true);
     let limits = Limits::new(90, 1, 1_000);
     let settings = Settings {
         rate: Some(limits),
@@ -33,7 +35,7 @@ pub fn rich() -> (Queue, Vec<Batch>) {
         q.mpush(NOW, &[b"own", b"er"], 0, &PushOptions { due, ..o }, &mut j).unwrap();
     }
     let o = ClaimOptions { count: 6, consumer: Some(b"worker"), ..ClaimOptions::default() };
-    let got = q.claim(NOW, &o, &mut f, &mut j);
+    let got = q.claim(NOW, &o, &mut j);
     let receipts: Vec<Receipt> =
         got.iter().map(|d| Receipt { id: d.id.clone(), claim: d.claim.unwrap() }).collect();
     let dead = NackOptions { dead: true, ..NackOptions::default() };
@@ -46,12 +48,12 @@ pub fn rich() -> (Queue, Vec<Batch>) {
     }
     q.pause(NOW, true, false, Some(b"hh"), Pause::Forever, &mut j);
     q.pause(NOW, true, false, None, Pause::Until(NOW + 5), &mut j);
-    let mut next = Journal::new(Family::Queue, true);
+    let mut next = journal(Family::Queue, true);
     let mut after = q.clone();
     after.audit();
     let t = NOW + 3;
     after.settle(t, 100, &mut next);
-    let got = after.claim(t, &ClaimOptions { count: 3, no_ack: true, ..o }, &mut f, &mut next);
+    let got = after.claim(t, &ClaimOptions { count: 3, no_ack: true, ..o }, &mut next);
     assert!(!got.is_empty());
     after.ack(t, &receipts[3..5], &mut next);
     after.redrive(t, None, 9, 0, &mut next);
@@ -83,8 +85,7 @@ fn apply(base: &Queue, head: &[u8], payloads: &[Box<[u8]>]) -> bool {
         }
         let mut j = Journal::new(Family::Queue, false);
         assert!(q.settle(NOW + 400 * 86_400 * 1_000_000, 100_000, &mut j));
-        let mut f = Fencing::new();
-        q.claim(NOW * 2, &ClaimOptions { count: 100, ..ClaimOptions::default() }, &mut f, &mut j);
+        q.claim(NOW * 2, &ClaimOptions { count: 100, ..ClaimOptions::default() }, &mut j);
         let _ = q.push(NOW, b"x", 0, None, &PushOptions::default(), &mut j);
         let _ = (q.memory(), q.info(NOW), q.list(State::Ready, None, Cursor::Start, 100));
         if totals {
@@ -175,4 +176,60 @@ fn totals_that_do_not_add_up_are_refused() {
     assert!(q.check().is_err());
     q.totals.acked = u64::MAX;
     assert!(q.check().is_err());
+}
+
+/// Effects that only a damaged or forged batch can say: they must not make a queue whose totals do not add up, which could be stored, and not loaded.
+#[test]
+fn what_was_not_missing_or_never_acknowledged_does_not_come() {
+    let mut q = Queue::new();
+    let mut j = journal(Family::Queue, true);
+    for payload in [b"one", b"two"] {
+        q.push(NOW, payload, 0, None, &PushOptions::default(), &mut j).unwrap();
+    }
+    let ready = |number: u64| {
+        let place = (NOW, 90 + number);
+        let record = snapshot::Record {
+            stage: message::Stage::Ready,
+            priority: 0,
+            group: None,
+            place,
+            pushed_at: NOW,
+            own: None,
+            counters: [0; 3],
+            consumer: None,
+            reason: None,
+            owns_window: false,
+            turn: None,
+        };
+        (record, IdRef::Num(70 + number))
+    };
+    let dead = |number: u64| {
+        let mut dead = ready(number);
+        dead.0.stage = message::Stage::Dead { number: 9 + number, died_at: NOW, older: NONE, newer: NONE };
+        dead.0.place = (0, 0);
+        dead
+    };
+    let accepted = |q: &Queue, wire: &Wire<'_>, n: usize| {
+        let mut j = Journal::new(Family::Queue, true);
+        j.record(wire, []);
+        let head = j.take().remove(0).head;
+        let mut q = q.clone();
+        let payloads = vec![Box::<[u8]>::from(*b"x"); n];
+        let done = apply_batch(&mut q, &head, &mut payloads.into_iter(), &mut Fencing::new()).is_ok();
+        assert!(q.check().is_ok(), "{wire:?}");
+        q.audit();
+        done
+    };
+    // Nothing was acknowledged yet; then one is.
+    assert!(!accepted(&q, &Wire::Untake(vec![ready(1)]), 1));
+    q.claim(NOW, &ClaimOptions { no_ack: true, ..ClaimOptions::default() }, &mut j);
+    assert!(accepted(&q, &Wire::Untake(vec![ready(1)]), 1));
+    assert!(!accepted(&q, &Wire::Untake(vec![ready(1), ready(2)]), 2));
+    assert!(!accepted(&q, &Wire::Untake(vec![dead(1)]), 1), "a dead one was never handed out");
+    assert!(accepted(&q, &Wire::Arrive(vec![dead(1)]), 1), "but it may come from elsewhere");
+    // All that the totals speak of has come.
+    let whole = load(&super::fold::snapshot(&q), &mut Fencing::new());
+    assert!(whole.loading.is_some());
+    assert!(!accepted(&whole, &Wire::Load(vec![ready(1)]), 1));
+    assert!(!accepted(&whole, &Wire::Load(vec![dead(1)]), 1));
 }

@@ -18,6 +18,7 @@ fn wear(q: &mut Queue) {
     q.totals.pushed += many;
     q.totals.acked += many;
     q.totals.delivered = MAX_NUMBER - 100;
+    q.look_for_wear();
 }
 
 /// One more message, in a group of its own, that has the next numbers.
@@ -56,10 +57,9 @@ fn numbers_near_their_end_begin_anew_and_the_order_stays() {
     carry(&mut follower, &mut j, &[]);
     assert_eq!(snapshot(&follower), snapshot(&high));
     // From here on it goes as it would have gone.
-    let mut f = [Fencing::new(), Fencing::new()];
     let all = ClaimOptions { count: 100, ..ClaimOptions::default() };
-    let got = [&mut low, &mut high].into_iter().zip(&mut f).map(|(q, f)| {
-        let got = q.claim(NOW + 10, &all, f, &mut j);
+    let got = [&mut low, &mut high].into_iter().map(|q| {
+        let got = q.claim(NOW + 10, &all, &mut j);
         got.into_iter().map(|d| d.id).collect::<Vec<_>>()
     });
     let got: Vec<_> = got.collect();

@@ -12,7 +12,7 @@ fn a_plain_bucket_is_small() {
     assert!(o.memory() > 40);
     o.ban_for(0, T0, &mut j);
     assert_eq!(o.memory(), 40);
-    let ([granted, ..], hold) = o.hold(None, 1, 5, true, T0, &mut Fencing::new(), &mut j).unwrap();
+    let ([granted, ..], hold) = o.hold(None, 1, 5, true, T0, &mut j).unwrap();
     assert_eq!(granted, 1);
     o.settle_hold(hold.unwrap(), 1, T0, &mut j).unwrap();
     assert_eq!(o.memory(), 40);
@@ -48,10 +48,9 @@ fn ten_thousand_bookings_are_served_in_order() {
 fn a_small_budget_is_kept() {
     let mut o = TokenBucket::blank();
     let mut j = Journal::new(Family::TokenBucket, false);
-    let mut fencing = Fencing::new();
     o.set(lim(Some((100, 1, 1000))).unwrap(), 0, Policy::Keep, T0, &mut j);
     for _ in 0..10 {
-        o.hold(None, 5, 1000, true, T0, &mut fencing, &mut j).unwrap();
+        o.hold(None, 5, 1000, true, T0, &mut j).unwrap();
     }
     assert!(!o.settle(T0 + 1_000_000, 4, &mut j));
     assert_eq!(o.info(T0 + 1_000_000).unwrap().holds, 0);
@@ -102,12 +101,11 @@ fn a_clock_that_steps_back_grants_nothing_and_locks_nobody_out() {
 
 #[test]
 fn a_hold_is_closed_at_its_own_instant_however_late_that_is_noticed() {
-    let (mut o, mut j, mut f) =
-        (TokenBucket::blank(), Journal::new(Family::TokenBucket, false), Fencing::new());
+    let (mut o, mut j) = (TokenBucket::blank(), Journal::new(Family::TokenBucket, false));
     let at = |ms: i64| T0 + ms * MS;
     let l = lim(Some((10, 1, 1000)));
-    let (_, kept) = o.hold(l, 3, 1000, false, at(0), &mut f, &mut j).unwrap();
-    let (six, put_back) = o.hold(l, 6, 2000, true, at(0), &mut f, &mut j).unwrap();
+    let (_, kept) = o.hold(l, 3, 1000, false, at(0), &mut j).unwrap();
+    let (six, put_back) = o.hold(l, 6, 2000, true, at(0), &mut j).unwrap();
     assert_eq!(six, [6, 10, 1, 0, 1000, 9000]);
     assert!(kept < put_back);
     assert_eq!(o.next_event(), Some(at(1000)));

@@ -9,6 +9,7 @@ use crate::engine::codec::FORMAT;
 use crate::engine::fencing::Fencing;
 use crate::engine::object::{Family, Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
+use crate::engine::tests::journal;
 use crate::engine::time::{MS, ceil_ms};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -73,7 +74,6 @@ struct Bench {
     o: TokenBucket,
     mirror: TokenBucket,
     twin: Twin,
-    fencing: Fencing,
     ids: Vec<u64>,
     tickets: Ticket,
 }
@@ -85,14 +85,13 @@ impl Bench {
             o: TokenBucket::blank(),
             mirror: TokenBucket::blank(),
             twin: Twin::default(),
-            fencing: Fencing::new(),
             ids: Vec::new(),
             tickets: 0,
         }
     }
 
     fn play(&mut self, act: Act) {
-        let mut j = Journal::new(Family::TokenBucket, true);
+        let mut j = journal(Family::TokenBucket, true);
         let before = snapshot(&self.o);
         let (o, twin, j) = (&mut self.o, &mut self.twin, &mut j);
         if let Act::Step(by) = act {
@@ -150,7 +149,7 @@ impl Bench {
                 twin.ban(ms, now);
             }
             Act::Hold(l, c, ttl, refund) => {
-                let reply = o.hold(lim(l), c, ttl, refund, now, &mut self.fencing, j).ok();
+                let reply = o.hold(lim(l), c, ttl, refund, now, j).ok();
                 assert_eq!(reply.map(|r| r.0), twin.take(l, c, Mode::Whole, None, now).flatten());
                 if let Some((reply, Some(id))) = reply {
                     assert!(reply[0] > 0);
