@@ -58,7 +58,7 @@ torture: servers build ## Run what is random for long: kills, failovers, fuzzers
 	PROPTEST_CASES=5000 cargo test --lib
 	SLUICE_TORTURE=1 cargo test --test all torture:: -- --nocapture
 	SLUICE_TORTURE=1 cargo test --test all drivers:: -- --nocapture
-	SLUICE_TORTURE=1 cargo test --test all cases:: blocking:: timer:: turns::
+	SLUICE_TORTURE=1 cargo test --test all -- cases:: blocking:: waits:: timer:: turns::
 
 miri: ## Run the engine's tests in an interpreter that sees undefined behaviour (needs nightly Rust with miri)
 	@if cargo +nightly miri --version >/dev/null 2>&1; then \
