@@ -33,7 +33,7 @@ build: tools ## Build the module: target/release/libsluice.so
 	cargo build --release
 	@echo "built $(MODULE)"
 
-test: servers build panicking ## Run every test on every engine
+test: servers build panicking ## Run all tests on every engine (torture programs in a short form, on one or some)
 	cargo test --no-fail-fast
 
 # What tests/panics.rs loads: a module that panics when it is told to. Never to be used for anything else.
@@ -58,7 +58,7 @@ torture: servers build ## Run what is random for long: kills, failovers, fuzzers
 	PROPTEST_CASES=5000 cargo test --lib
 	SLUICE_TORTURE=1 cargo test --test all torture:: -- --nocapture
 	SLUICE_TORTURE=1 cargo test --test all drivers:: -- --nocapture
-	SLUICE_TORTURE=1 cargo test --test all cases:: blocking:: timer:: turns::
+	SLUICE_TORTURE=1 cargo test --test all -- cases:: blocking:: waits:: timer:: turns::
 
 miri: ## Run the engine's tests in an interpreter that sees undefined behaviour (needs nightly Rust with miri)
 	@if cargo +nightly miri --version >/dev/null 2>&1; then \
@@ -69,7 +69,7 @@ miri: ## Run the engine's tests in an interpreter that sees undefined behaviour 
 ASAN_RUNTIME = $(shell $(or $(CC),cc) -print-file-name=libasan.so 2>/dev/null)
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-asan: servers ## Run waiting, timer and keyspace tests with AddressSanitizer in the module (needs nightly Rust, gcc's libasan)
+asan: servers ## Run tests of waiting, turns and keys, and hostile commands, with AddressSanitizer in the module (needs nightly Rust, gcc's libasan)
 	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
 	elif [ ! -e "$(ASAN_RUNTIME)" ]; then echo "SKIPPED: no libasan.so: install gcc"; \
 	else \

@@ -2,6 +2,7 @@
 //! nothing is unwrapped, that files stay readable, and that what a user can call is documented.
 
 use crate::common::{Server, engines, registered_commands};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A file of at most so many lines, its tests not counted, can be read in one go.
@@ -307,6 +308,39 @@ fn every_command_is_documented() {
         .to_lowercase();
     let missing: Vec<&String> = commands.iter().filter(|c| !docs.contains(c.as_str())).collect();
     assert!(missing.is_empty(), "no page below docs/ mentions {missing:?}");
+}
+
+/// The table of docs/architecture.md that says where to find what.
+#[test]
+fn every_file_of_the_server_and_engine_halves_is_in_the_table_of_files() {
+    let page = std::fs::read_to_string(root().join("docs/architecture.md")).expect("the page");
+    let table: String = page.lines().filter(|line| line.starts_with('|')).collect();
+    let source = |part: &str, depth: usize| -> Vec<String> {
+        let folder = root().join("src").join(part);
+        let names = files(&folder, "rs").into_iter().filter(|path| !is_test_file(path)).map(move |path| {
+            let names: Vec<_> = path.strip_prefix(&folder).expect("a file of ours").iter().collect();
+            let name = names[..names.len().min(depth)].iter().collect::<PathBuf>().display().to_string();
+            // A folder of the engine stands for its files.
+            if names.len() > depth { format!("{name}/") } else { name }
+        });
+        names.filter(|name| name != "mod.rs").collect()
+    };
+    let missing: BTreeSet<String> = source("server", 2)
+        .into_iter()
+        .chain(source("engine", 1))
+        .filter(|name| !table.contains(&format!("`{name}`")) && !table.contains(&format!("/{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "the table of docs/architecture.md has no row for {missing:?}");
+    let there: Vec<PathBuf> =
+        ["src", "tests"].iter().flat_map(|folder| files(&root().join(folder), "rs")).collect();
+    let gone: BTreeSet<&str> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| word.ends_with(".rs") && !word.contains('<'))
+        .filter(|word| !there.iter().any(|path| path.ends_with(word)))
+        .collect();
+    assert!(gone.is_empty(), "docs/architecture.md names files that are not there: {gone:?}");
 }
 
 #[test]

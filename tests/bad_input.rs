@@ -411,10 +411,10 @@ fn wrong_words_are_named() {
             ("SLUICE.CLOCK SET", "ERR syntax error: ms is missing"),
             ("SLUICE.CLOCK SET 5 6", "ERR syntax error: unknown option '6', expected no more arguments"),
             ("SLUICE.CLOCK REAL 6", "ERR syntax error: unknown option '6', expected no more arguments"),
-            ("SLUICE.APPLY q 0 x", "ERR SLUICE.APPLY: "),
+            ("SLUICE.APPLY q 0 x", "ERR only a master or a file"),
             ("SLUICE.APPLY q -2 x", "ERR expire must be between -1 and 253402300799999"),
             ("SLUICE.FENCE 0 1", "ERR last must be between 1 and 4611686018427387904"),
-            ("SLUICE.FENCE 1 1", "ERR SLUICE.APPLY: only a master or a file"),
+            ("SLUICE.FENCE 1 1", "ERR only a master or a file"),
         ] {
             if error == "unreached" {
                 s.run(line);

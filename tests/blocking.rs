@@ -1,5 +1,5 @@
-//! Clients whose reply is held, against real servers: claims that wait for a message (SPEC 7.3), takes that wait for tokens or for their
-//! turn (SPEC 1.13), and all that can happen to a client or a key meanwhile. The first half follows the checklist of Redis's own tests of
+//! Clients whose reply is held, against real servers: claims that wait for a message, takes that wait for tokens or for their
+//! turn, and all that can happen to a client or a key meanwhile. The first half follows the checklist of Redis's own tests of
 //! module commands that block on keys.
 
 use crate::common::stage::wall;

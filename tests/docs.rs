@@ -226,6 +226,41 @@ fn operations_explain_every_setting_and_every_field_of_info() {
     assert!(missing.is_empty(), "docs/operations.md does not explain {missing:?}");
 }
 
+/// A promise names the tests that hold it; such a name has four parts or more.
+#[test]
+fn promises_name_only_tests_that_exist() {
+    fn sources(folder: &Path, into: &mut String) {
+        for path in std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                sources(&path, into);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                into.push_str(&std::fs::read_to_string(&path).expect("a test file"));
+            }
+        }
+    }
+    let mut tests = String::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut tests);
+    let is_test = |word: &str| {
+        word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            && word.matches('_').count() >= 3
+            && !word.starts_with("sluice_")
+    };
+    let (mut named, mut missing) = (0, Vec::new());
+    for page in pages().iter().filter(|p| ["docs/guarantees.md", "docs/architecture.md"].contains(&&*p.name))
+    {
+        for (number, line) in page.text.lines().enumerate() {
+            for word in line.split('`').skip(1).step_by(2).filter(|word| is_test(word)) {
+                named += 1;
+                if !tests.contains(&format!("fn {word}(")) {
+                    missing.push(format!("{}:{}: {word}", page.name, number + 1));
+                }
+            }
+        }
+    }
+    assert!(named > 30, "{named} tests are named");
+    assert!(missing.is_empty(), "there are no such tests:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn an_example_that_is_not_true_is_noticed() {
     let engine = engines().first().expect("at least one engine");

@@ -5,6 +5,7 @@
 //! key, in the mode in which a script's write would be refused. Asked so, nothing is looked up, and no statistics of keys change.
 
 use super::api::{Ctx, OK, OwnedString, RawString, rm};
+use super::call_reply::CallReply;
 use super::main_thread::MainThread;
 use super::{key, slots};
 use redis_module::raw;
@@ -58,11 +59,13 @@ pub fn to(ctx: Ctx<'_>, key: &[u8]) -> Access {
 
 fn ask(ctx: Ctx<'_>, key: &OwnedString) -> Result<(), c_int> {
     ASKING.store(true, Ordering::Relaxed);
-    // SAFETY: a live context; "S" asks for the checks of a script, "E" for a reply also to a call that is not let through (Valkey 9.1 follows a
-    // wild pointer without it while the cluster is down); the format names in order a live string, a C string and a buffer with its length. The reply is
-    // freed once. errno is this thread's own.
-    let refused = unsafe {
-        *libc::__errno_location() = 0;
+    // SAFETY: errno is this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above. A live context; "S" asks for the checks of a script, "E" for a reply also to a
+    // call that is not let through (Valkey 9.1 follows a wild pointer without it while the cluster is
+    // down); the format names in order a live string, a C string and a buffer with its length.
+    let (reply, why) = unsafe {
+        *errno = 0;
         let reply = rm!(RedisModule_Call(
             ctx.raw(),
             c"SLUICE.APPLY".as_ptr(),
@@ -72,17 +75,10 @@ fn ask(ctx: Ctx<'_>, key: &OwnedString) -> Result<(), c_int> {
             c"".as_ptr(),
             0usize
         ));
-        let why = *libc::__errno_location();
-        if reply.is_null() {
-            Some(why)
-        } else {
-            let error = rm!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int;
-            rm!(RedisModule_FreeCallReply(reply));
-            error.then_some(why)
-        }
+        (CallReply::new(reply), *errno)
     };
     ASKING.store(false, Ordering::Relaxed);
-    refused.map_or(Ok(()), Err)
+    if reply.is_none_or(|reply| reply.is_error()) { Err(why) } else { Ok(()) }
 }
 
 /// The slots that are imported key by key, once the server has been asked in this turn.
@@ -104,24 +100,20 @@ fn is_imported(ctx: Ctx<'_>, slot: u16) -> bool {
 
 /// What `CLUSTER NODES` says of slots that come to this node: `[slot-<-node]` in its own line.
 fn imported_slots(ctx: Ctx<'_>) -> Vec<u16> {
-    let mut slots = Vec::new();
-    // SAFETY: a live context; one C string as argument; the reply's text is read before it is freed, once.
-    unsafe {
-        let reply = rm!(RedisModule_Call(ctx.raw(), c"CLUSTER".as_ptr(), c"Ec".as_ptr(), c"NODES".as_ptr()));
-        if reply.is_null() {
-            return slots;
-        }
-        let mut len = 0usize;
-        let text = rm!(RedisModule_CallReplyStringPtr(reply, &mut len));
-        if !text.is_null() {
-            let text = String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len));
-            let own = text.lines().find(|line| line.contains("myself")).unwrap_or_default();
-            let coming = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("-<-"));
-            slots.extend(coming.filter_map(|(slot, _)| slot.parse::<u16>().ok()));
-        }
-        rm!(RedisModule_FreeCallReply(reply));
-    }
-    slots
+    // SAFETY: a live context; one C string as argument.
+    let reply = unsafe {
+        CallReply::new(rm!(RedisModule_Call(
+            ctx.raw(),
+            c"CLUSTER".as_ptr(),
+            c"Ec".as_ptr(),
+            c"NODES".as_ptr()
+        )))
+    };
+    let Some(text) = reply.as_ref().and_then(|reply| reply.whole().bytes()) else { return Vec::new() };
+    let text = String::from_utf8_lossy(text);
+    let own = text.lines().find(|line| line.contains("myself")).unwrap_or_default();
+    let coming = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("-<-"));
+    coming.filter_map(|(slot, _)| slot.parse().ok()).collect()
 }
 
 /// Whether the client's user may (still) run a command on a key. `argv` is the command as it would be sent. A client that is gone may.

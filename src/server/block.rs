@@ -10,6 +10,11 @@
 //! | `CLIENT UNBLOCK … TIMEOUT` | [`on_timeout`] | the same |
 //! | `CLIENT UNBLOCK … ERROR`, kill, disconnect | [`on_disconnect`] | what the server says, or nothing |
 //! | slot or role lost, cluster down | the server, [`on_disconnect`] | MOVED, UNBLOCKED, REDIRECT, CLUSTERDOWN, as BLPOP |
+//! | slots went all at once | migration.rs, [`send_away`] | MOVED, before the server would say it |
+//! | role lost, and the server passed it over | [`tell_role_lost`] | UNBLOCKED |
+//! | the limiter is gone | [`orphaned`], [`flushed`] | what it had booked, or as decided anew |
+//! | it left by MIGRATE, and the client is unblocked | [`on_timeout`] | TRYAGAIN |
+//! | what was a queue is something else | lines.rs | WRONGTYPE |
 //! | writes are refused when it could be served | access.rs | it goes on waiting |
 //! | its user may not have it any more | [`may_have`] | NOPERM |
 //!

@@ -43,7 +43,7 @@ pub fn of_command(ctx: Ctx<'_>) -> Word {
 pub fn may_apply(ctx: Ctx<'_>) -> Result<Word, Error> {
     match of_command(ctx) {
         Word::Client if !config::apply_from_clients() => Err(Error::new(
-            "ERR SLUICE.APPLY: only a master or a file may tell what was decided (sluice.apply-from-clients)",
+            "ERR only a master or a file may tell what was decided (sluice.apply-from-clients)",
         )),
         word => Ok(word),
     }

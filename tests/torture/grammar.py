@@ -9,7 +9,7 @@ R = random.Random(1)
 rnd, ri, ch = R.random, R.randint, R.choice
 
 
-# Whether COPY … DB is sent: Valkey 8.1 carries it to its replicas in the wrong database (without the module, too).
+# Whether COPY … DB is sent: Valkey 8.1 carries it to its replicas in the wrong database when a module hears keyspace events (whichever module, whatever key).
 copies_across = True
 # Whether CLIENT PAUSE is sent: Redis 7.0 ends itself when CLIENT UNBLOCK names a client that a pause holds (without the module, too).
 pauses = True

@@ -1,4 +1,4 @@
-//! A reliable queue (SPEC section 7): what a key of type `sluice-rq` holds.
+//! A reliable queue: what a key of type `sluice-rq` holds.
 //!
 //! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with its id. How one is kept is in
 //! [`message`], where it is found by its state in [`shelf`] and by its id in [`life`] (own numbers in [`numbers`], others in [`index`]), what

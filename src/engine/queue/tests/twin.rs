@@ -1,4 +1,4 @@
-//! A queue as SPEC section 7 says it, without any index: every question is a scan of plain lists. It shares nothing with the
+//! A queue as docs/commands/rq.md says it, without any index: every question is a scan of plain lists. It shares nothing with the
 //! queue under test but the types of arguments and answers.
 
 use super::super::*;
