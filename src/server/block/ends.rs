@@ -1,5 +1,6 @@
 //! Ends of waits that are not the object's own doing: it is gone, time is over while it may not change, the client leaves, the role is lost.
 
+use super::super::access::{self, Access};
 use super::super::api::{Ctx, OwnedString};
 use super::super::chores::{self, Chore};
 use super::super::error::Error;
@@ -156,7 +157,8 @@ pub(super) fn refusal(ctx: Ctx<'_>, ticket: Ticket) -> Tree {
     };
     let place = match registry::place(object) {
         Some((_, place)) => place,
-        None if ctx.flags().cluster() => return Tree::Error(Error::SLOT_MOVED),
+        // The key is gone. It may be at another node.
+        None if ctx.flags().cluster() && !is_ours(ctx, &place) => return Tree::Error(Error::SLOT_MOVED),
         None => place,
     };
     let name = OwnedString::new(&place.key);
@@ -165,6 +167,13 @@ pub(super) fn refusal(ctx: Ctx<'_>, ticket: Ticket) -> Tree {
         Ok(Decided::Waits(..)) => Tree::NilArray,
         Err(error) => Tree::Error(error),
     }
+}
+
+/// In a cluster: whether it is for this node to say what a key is.
+fn is_ours(ctx: Ctx<'_>, place: &Place) -> bool {
+    access::anew();
+    let access = ctx.in_db(place.db, || access::to(ctx, &place.key));
+    matches!(access, Access::Granted | Access::NotNow)
 }
 
 /// A waiter is leaving: out of its line, bookings back.
