@@ -16,6 +16,7 @@ mod drivers;
 mod fencing;
 mod introspection;
 mod keyspace;
+mod loaded;
 mod panics;
 mod persistence;
 mod replication;

@@ -206,7 +206,7 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
                 stats::decision(Family::Gate, pass.granted > 0);
                 return Ok(Decided::Told(Answer::Pass(Box::new(pass))));
             }
-            let mut key = Opened::<Gate>::named(ctx, name)?;
+            let mut key = Opened::<Gate>::asked(ctx, name)?;
             is_set(key.existing())?;
             let now = key.now();
             let left = ceil_ms(until - now);

@@ -139,7 +139,7 @@ fn take_blocking(
                     &refused(key::look(ctx, name, peek)?.map_err(no_limits)?),
                 ));
             }
-            let mut key = Opened::<LeakyBucket>::named(ctx, name)?;
+            let mut key = Opened::<LeakyBucket>::asked(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {

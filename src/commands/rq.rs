@@ -133,7 +133,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     let keys = call.counted_keys(&mut args)?;
     let claim = options::claim(&mut args, false)?;
     for i in keys.clone() {
-        call.read::<Queue, _>(i, |_| ())?;
+        call.expect::<Queue>(i)?;
     }
     call.comes_after_waiters(keys.clone());
     for i in keys.clone() {

@@ -153,7 +153,7 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
                 return Ok(Decided::Told(Answer::Permit(permit)));
             }
             let ask = Ask { limit, count, lease_ms, owner: &owner };
-            let mut key = Opened::<Semaphore>::named(ctx, name)?;
+            let mut key = Opened::<Semaphore>::asked(ctx, name)?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (semaphore, journal) = key.parts();

@@ -174,7 +174,7 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
                 let six = key::look(ctx, name, |bucket| refused(bucket, limits, cost))??;
                 return Ok(told(Family::TokenBucket, &six));
             }
-            let mut key = Opened::<TokenBucket>::named(ctx, name)?;
+            let mut key = Opened::<TokenBucket>::asked(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {

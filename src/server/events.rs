@@ -4,13 +4,11 @@ use super::api::{Ctx, RawString, bytes, rm};
 use super::census::note;
 use super::chores::{self, Chore};
 use super::guard::shield;
-use super::info::FAMILIES;
 use super::registry::{self, Place};
-use super::types::for_family;
 use super::{block, clock, lines, migration, numbers, propagate, timer, truncated};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Subscribes to everything below. Only within `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
@@ -102,18 +100,21 @@ unsafe extern "C" fn on_key_event(
             let (ctx, event, name) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event).to_bytes(), bytes(key)) };
             if matches!(event, b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
                 let db = ctx.db();
-                for (family, _) in FAMILIES {
-                    let found = for_family!(family, note(ctx, key));
-                    if found && event == b"restore" && timer::ready(ctx) && !migration::staged(name) {
+                if let Some(family) =
+                    ON_ITS_WAY.swap(false, Ordering::Relaxed).then(|| note(ctx, key)).flatten()
+                {
+                    if event == b"restore" && timer::ready(ctx) && !migration::staged(name) {
                         chores::add(Chore::Bound { family, place: Place { db, key: name.into() } });
                     }
+                    timer::arm(ctx);
                 }
                 lines::look_again(db, name);
-                timer::arm(ctx);
             }
             match event {
                 // In a transaction it may have become something else by its end: who waits is told then what it is.
-                b"del" | b"rename_from" | b"expired" | b"evicted" if !ctx.flags().atomic() => {
+                b"del" | b"rename_from" | b"expired" | b"evicted"
+                    if !lines::nobody() && !ctx.flags().atomic() =>
+                {
                     lines::vanished(ctx.db(), name);
                 }
                 b"move_from" => came_from(ctx.db()),
@@ -124,6 +125,15 @@ unsafe extern "C" fn on_key_event(
         },
         || super::api::OK,
     )
+}
+
+/// A value of ours was loaded, copied or taken out of its key since a key last got its value from elsewhere: so that may be it. All other keys are left alone:
+/// looking at each would cost who has none of ours.
+static ON_ITS_WAY: AtomicBool = AtomicBool::new(false);
+
+/// A value of ours may be about to get another key.
+pub fn on_its_way() {
+    ON_ITS_WAY.store(true, Ordering::Relaxed);
 }
 
 /// The database a key is being moved or copied out of; -1: not known.

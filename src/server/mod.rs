@@ -19,6 +19,7 @@ pub mod config;
 pub mod error;
 pub mod events;
 pub mod guard;
+pub mod handle;
 pub mod info;
 pub mod key;
 pub mod lines;

@@ -207,6 +207,7 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
             let Some(object) = (unsafe { load::<O>(io) }) else { return null_mut() };
             let value = Value::arrived(object);
             stats::born(O::FAMILY, value.memory());
+            events::on_its_way();
             let value = Box::into_raw(Box::new(value));
             // SAFETY: the io handle is live; its key name, if any, is a live string; the value was just made.
             unsafe {
@@ -356,6 +357,7 @@ unsafe extern "C" fn unlink<O: Object>(opt: *mut raw::RedisModuleKeyOptCtx, valu
     shield(
         || {
             // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
+            events::on_its_way();
             // SAFETY: a hook's value.
             registry::forget(unsafe { (*value.cast::<Value<O>>()).id });
             if O::FAMILY.queue() {
@@ -382,6 +384,7 @@ unsafe extern "C" fn copy<O: Object>(
             let object = unsafe { object::<O>(value) }.duplicate();
             let copy = Value::arrived(object);
             stats::born(O::FAMILY, copy.memory());
+            events::on_its_way();
             let copy = Box::into_raw(Box::new(copy));
             // SAFETY: the handle is live for the hook, its key name is a live string; the copy was just made.
             unsafe {
