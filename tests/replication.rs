@@ -214,11 +214,112 @@ fn a_replica_that_loads_beside_its_old_data_ends_equal() {
             }
             replica.replica_of(&master);
             end_equal(how, load, &master, &[&replica]);
+            assert!(!replica.log().contains("kipping diskless"), "{how}");
+            assert_eq!(replica.log().contains("Swapping active DB"), how == "swapdb", "{how}");
             replica.promote();
             call!(replica.connect(), "FLUSHALL");
             assert_no_panic(&replica);
         }
     });
+}
+
+/// A replica that gets a whole copy anew, into a data set of its own, while it serves what it has: a moment in which it does.
+fn in_the_middle_of_a_swap(engine: &Engine) -> (Server, Server) {
+    let master = Server::builder(engine)
+        .option("repl-diskless-sync", "yes")
+        .option("repl-backlog-size", "16kb")
+        .option("rdbcompression", "no")
+        .start();
+    let replica = Server::builder(engine)
+        .option("repl-diskless-load", "swapdb")
+        .option("loading-process-events-interval-bytes", "1024")
+        .start();
+    let mut m = master.connect();
+    // More than fits on the way: a master that is gone leaves the copy unfinished.
+    for i in 0..1_000 {
+        call!(m, "SET", format!("filler{i}"), "x".repeat(30_000));
+    }
+    call!(m, "SET", "plain", "old");
+    call!(m, "TB.SET", "tb", 10, 1, 600_000);
+    call!(m, "RQ.MPUSH", "q", 2, "a", "b");
+    call!(m, "RQ.PUSH", "leased", "a");
+    call!(m, "RQ.CLAIM", "leased", "LEASE", 2_000);
+    call!(m, "SEM.ACQUIRE", "gone", 1, "LEASE", 3_600_000);
+    replica.replica_of(&master);
+    caught_up(&master, &replica);
+    call!(replica.connect(), "CONFIG", "SET", "key-load-delay", 5_000);
+    // It loses its link, and what it missed is more than its master keeps for it; the history is the same.
+    call!(m, "MULTI");
+    call!(m, "CLIENT", "KILL", "TYPE", "replica");
+    call!(m, "SET", "pad", "x".repeat(100_000));
+    call!(m, "SET", "plain", "new");
+    call!(m, "TB.TAKE", "tb", "COST", 9);
+    call!(m, "RQ.PUSH", "q", "c");
+    call!(m, "RQ.PUSH", "new", "a");
+    call!(m, "RQ.CLAIM", "new", "LEASE", 2_000);
+    call!(m, "DEL", "gone");
+    call!(m, "EXEC");
+    let mut r = replica.connect();
+    within(Duration::from_secs(20), "the replica to load beside its data", || {
+        (info(&mut r, "persistence").get("async_loading")? == "1").then_some(())
+    });
+    serves_the_old(&replica);
+    let loads = info(&mut r, "persistence").get("async_loading").map(String::as_str) == Some("1");
+    assert!(loads, "it was served while it loaded");
+    (master, replica)
+}
+
+fn serves_the_old(replica: &Server) {
+    let mut r = replica.connect();
+    assert_eq!(call!(r, "GET", "plain"), redis::Value::BulkString(b"old".to_vec()));
+    assert_eq!(call!(r, "RQ.LEN", "q"), redis::Value::Int(2));
+    assert_eq!(array(call!(r, "TB.PEEK", "tb"))[2], redis::Value::Int(9));
+    assert_eq!(call!(r, "EXISTS", "new"), redis::Value::Int(0));
+    assert_eq!(call!(r, "EXISTS", "gone"), redis::Value::Int(1));
+}
+
+#[test]
+fn a_replica_that_loads_beside_its_old_data_serves_it_and_then_the_new() {
+    on_every_engine(|engine| {
+        let (master, replica) = in_the_middle_of_a_swap(engine);
+        call!(replica.connect(), "CONFIG", "SET", "key-load-delay", 0);
+        link_up(&replica);
+        stand_equal("after a swap", &master, &[&replica]);
+        replica.promote();
+        for key in ["leased", "new"] {
+            eventually("the leases to end", || {
+                call!(replica.connect(), "RQ.LEN", key, "READY") == redis::Value::Int(1)
+            });
+        }
+        // What is timed is what came, and not what went.
+        eventually("nothing to be timed", || info_number(&replica, "sluice_timer_objects") == 0);
+        assert_no_panic(&replica);
+    });
+}
+
+#[test]
+fn a_replica_whose_load_beside_its_data_is_broken_off_has_its_data() {
+    on_every_engine(|engine| {
+        let (mut master, replica) = in_the_middle_of_a_swap(engine);
+        let timed = info_number(&replica, "sluice_timer_objects");
+        master.kill_9();
+        eventually("the load to be broken off", || {
+            info(&mut replica.connect(), "persistence").get("async_loading").map(String::as_str) == Some("0")
+        });
+        serves_the_old(&replica);
+        assert_eq!(info_number(&replica, "sluice_timer_objects"), timed);
+        replica.promote();
+        eventually("the lease to end", || {
+            call!(replica.connect(), "RQ.LEN", "leased", "READY") == redis::Value::Int(1)
+        });
+        serves_the_old(&replica);
+        assert_no_panic(&replica);
+    });
+}
+
+fn info_number(server: &Server, field: &str) -> i64 {
+    let found = info(&mut server.connect(), "sluice");
+    found.get(field).and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{field} is not in {found:?}"))
 }
 
 #[test]

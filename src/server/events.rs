@@ -22,6 +22,7 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
         raw::REDISMODULE_EVENT_REPLICA_CHANGE,
         raw::REDISMODULE_EVENT_CRON_LOOP,
         raw::REDISMODULE_EVENT_EVENTLOOP,
+        raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD,
     ] {
         // SAFETY: within OnLoad; a static callback.
         let done = unsafe {
@@ -68,6 +69,7 @@ unsafe extern "C" fn on_event(
                     swapped(unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() });
                 }
                 raw::REDISMODULE_EVENT_LOADING => loading(ctx, sub),
+                raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => loading_beside(ctx, sub),
                 raw::REDISMODULE_EVENT_FORK_CHILD => child(sub),
                 raw::REDISMODULE_EVENT_PERSISTENCE => persistence(sub),
                 raw::REDISMODULE_EVENT_REPLICA_CHANGE => replica(sub),
@@ -193,6 +195,21 @@ fn loading(ctx: Ctx<'_>, sub: u64) {
         }
         lines::look_again_all(-1);
         timer::soon(ctx);
+    }
+}
+
+/// A replica loads a new data set beside its old one (`repl-diskless-load swapdb`).
+fn loading_beside(ctx: Ctx<'_>, sub: u64) {
+    match sub {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => registry::load_beside(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => registry::stay(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => {
+            block::flushed(&registry::replace());
+            lines::emptied(-1);
+            lines::look_again_all(-1);
+            timer::arm(ctx);
+        }
+        _ => {}
     }
 }
 

@@ -214,7 +214,7 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
                 let key = rm!(RedisModule_GetKeyNameFromIO(io));
                 if let (Some(at), false) = (wake(&(*value).object, clock::now()), key.is_null()) {
                     let db = rm!(RedisModule_GetDbIdFromIO(io));
-                    registry::schedule(O::FAMILY, (*value).identity(), at, || (db, bytes(key).into()));
+                    registry::loaded(O::FAMILY, (*value).identity(), at, || (db, bytes(key).into()));
                 }
             }
             value.cast()
