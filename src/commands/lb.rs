@@ -58,14 +58,14 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "lb.set",
             "write deny-oom fast",
-            Access::Update,
+            Access::Write,
             "key capacity tokens period",
             "Pins a leaky bucket's limits: what callers give inline is then ignored.",
         ),
         set,
     )?;
     r.add(
-        &on("lb.reset", "write fast", Access::Update, "key", "Empties a leaky bucket; an unpinned one goes."),
+        &on("lb.reset", "write fast", Access::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
         reset,
     )?;
     r.add(

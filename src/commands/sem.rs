@@ -39,7 +39,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.release",
             "write fast",
-            Access::Update,
+            Access::Write,
             "key receipt...",
             "Gives permits back before their lease ends.",
             log,
@@ -50,7 +50,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.renew",
             "write fast",
-            Access::Update,
+            Access::Write,
             "key ms receipt...",
             "Moves the ends of leases that still run to now + ms.",
             log,
@@ -72,7 +72,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.set",
             "write deny-oom fast",
-            Access::Update,
+            Access::Write,
             "key limit [LEASE ms]",
             "Pins a semaphore's limit and default lease: a limit that callers give inline is then ignored.",
             "O(1), more when waiting clients can be served",

@@ -137,6 +137,20 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// For a command that may also shrink, so that the server does not refuse it as a whole when memory is short: the server's refusal for what would grow.
+    pub fn may_grow(&self) -> Result<(), Error> {
+        if self.ctx.flags().out_of_memory() { Err(Error::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// The same if the key whose name is the argument at `index` would be a new one.
+    pub fn may_create<O: Object>(&self, index: usize) -> Result<(), Error> {
+        // SAFETY: as in `write`.
+        match unsafe { key::holds::<O>(self.ctx, self.name(index)?) } {
+            Holds::Nothing => self.may_grow(),
+            Holds::Ours | Holds::Other => Ok(()),
+        }
+    }
+
     /// Whether a command that only reads may apply what is due on a key, as a command that writes would.
     fn may_settle(&self, name: RawString) -> bool {
         access::anew();
