@@ -4,8 +4,10 @@ use super::api::{Ctx, RawString, bytes, rm};
 use super::census::note;
 use super::chores::{self, Chore};
 use super::guard::shield;
+use super::info::FAMILIES;
+use super::key::Handle;
 use super::registry::{self, Place};
-use super::{block, clock, lines, migration, numbers, propagate, timer, truncated};
+use super::{block, clock, lines, migration, numbers, propagate, stats, timer, truncated};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -120,6 +122,7 @@ unsafe extern "C" fn on_key_event(
                     lines::vanished(ctx.db(), name);
                 }
                 b"move_from" => came_from(ctx.db()),
+                b"persist" => persisted(ctx, key),
                 b"move_to" | b"copy_to" => go_back(ctx),
                 _ => {}
             }
@@ -152,6 +155,18 @@ fn go_back(ctx: Ctx<'_>) {
     let db = ORIGIN.swap(-1, Ordering::Relaxed);
     if db >= 0 {
         ctx.select(db);
+    }
+}
+
+/// A limiter that goes by itself cannot be kept by taking away its TTL: it would be full, and stay.
+fn persisted(ctx: Ctx<'_>, key: RawString) {
+    if FAMILIES.iter().all(|(family, _)| stats::objects(*family) == 0) || !timer::ready(ctx) {
+        return;
+    }
+    // SAFETY: the key is live during the callback.
+    let (family, name) = unsafe { (Handle::unseen(ctx, key).family(), bytes(key)) };
+    if let Some(family) = family.filter(|_| !migration::staged(name)) {
+        chores::add(Chore::Bound { family, place: Place { db: ctx.db(), key: name.into() } });
     }
 }
 

@@ -223,13 +223,16 @@ impl<'a, O: Object> Opened<'a, O> {
         self.settled
     }
 
-    /// Has a key that came without a TTL get the one its object asks for, or go.
+    /// Has a key that came without a TTL, or lost it, get the one its object asks for, or go.
     pub fn bound(&mut self) {
         let now = self.now;
         let ends = self.existing().is_some_and(|o| o.lifetime(now) != Lifetime::Forever);
-        // SAFETY: an open key handle.
-        if ends && unsafe { rm!(RedisModule_GetExpire(self.handle.0)) } < 0 {
-            self.journal.touch();
+        // SAFETY: an open key handle; as in `existing`: who ends is there.
+        unsafe {
+            if ends && rm!(RedisModule_GetExpire(self.handle.0)) < 0 {
+                (*self.value).expires_ms = -1;
+                self.journal.touch();
+            }
         }
     }
 
