@@ -692,3 +692,78 @@ fn a_full_replica_applies_and_a_full_server_loads_its_aof() {
         assert_eq!(call!(c, "DBSIZE"), Value::Int(51));
     });
 }
+
+// ---------------------------------------------------------------- what a replica tells
+
+/// The keyspace events that a server tells until a mark comes, but for those of new keys, which some engines have.
+fn heard(events: &mut crate::common::RawConnection, mark: &str) -> Vec<String> {
+    let mut heard = Vec::new();
+    loop {
+        let Reply::Array(message) = events.read().expect("an event") else { panic!("an event is an array") };
+        let text = |reply: &Reply| match reply {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a part of an event is a string, not {other}"),
+        };
+        let (channel, key) = (text(&message[2]), text(&message[3]));
+        if key == mark {
+            return heard;
+        }
+        let name = channel.split("__:").nth(1).expect("the channel of an event").to_owned();
+        if name != "new" && name != "expire" {
+            heard.push(format!("{name} {key}"));
+        }
+    }
+}
+
+#[test]
+fn a_replica_tells_the_events_that_its_master_tells() {
+    const LINES: &[&str] = &[
+        "TB.SET tb 10 1 1000",
+        "TB.TAKE tb",
+        "LB.SET lb 10 1 1000",
+        "SEM.SET sem 1",
+        "SEM.ACQUIRE sem LEASE 60000",
+        "GATE.SET gate STAGE a TB 1 1 1",
+        "HOT.SET hot 10 1 1000",
+        "RQ.SET q MAXLEN 2 ONFULL DROPOLD",
+        "RQ.PUSH q a",
+        "RQ.MPUSH q 2 b c",
+        "RQ.CLAIM q",
+        "RQ.REQUEUE q ALL",
+        "RQ.MOVE q other READY COUNT 1",
+        "RQ.PURGE q ALL",
+        "SEM.ACQUIRE short 1 LEASE 50",
+        "TB.TAKE own 10 1 60000",
+        "TB.RESET own",
+        "DEL q",
+    ];
+    on_every_engine(|engine| {
+        let (master, replica) = pair(engine);
+        let mut both = [&master, &replica].map(|server| {
+            call!(server.connect(), "CONFIG", "SET", "notify-keyspace-events", "KEA");
+            let mut events = server.raw();
+            events.call(&["PSUBSCRIBE", "__keyevent@*__:*"]).expect("a subscription");
+            events
+        });
+        let mut m = master.raw();
+        let mut run = |line: &str| {
+            let reply = m.call(&line.split(' ').collect::<Vec<_>>()).expect("the server answers");
+            assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply}");
+            reply
+        };
+        for line in LINES {
+            run(line);
+            let mark = format!("mark:{line}");
+            if line.contains("LEASE 50") {
+                // A lease that ends by itself is told, too.
+                eventually("the lease to end", || {
+                    info(&mut master.connect(), "sluice")["sluice_sem_timeout"] == "1"
+                });
+            }
+            call!(master.connect(), "SET", &mark, "x");
+            let [here, there] = both.each_mut().map(|events| heard(events, &mark));
+            assert_eq!(there, here, "{line}");
+        }
+        assert_no_panic(&replica);
+    });
+}

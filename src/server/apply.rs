@@ -144,6 +144,11 @@ unsafe fn apply_effects<O: Object>(
     let mut fresh = None;
     // SAFETY: the value of the open key; nothing else runs until the batch is applied.
     let bytes_before = existing.map_or(0, |value| unsafe { (*value).memory() });
+    let mut before = [0; stats::MOST_EVENTS];
+    // SAFETY: as above.
+    existing.into_iter().for_each(|value| unsafe { (*value).object.counts(&mut before) });
+    let (now, mut told) = (clock::now(), Vec::new());
+    let mut tell = |object: &O, effect: &O::Effect| told.extend(object.event(effect, now));
     let object = match existing {
         // SAFETY: as above.
         Some(value) => unsafe { &mut (*value).object },
@@ -155,7 +160,9 @@ unsafe fn apply_effects<O: Object>(
     let mut brought = Fencing::gather(trust::most(word));
     match word {
         // Whole batches, of a sound object.
-        Word::Master => object::apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt)?,
+        Word::Master => {
+            object::apply_each(object, head, &mut blobs(), &mut brought, &mut tell).map_err(corrupt)?
+        }
         Word::Client => {
             apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
             // A change that was read leaves a key sound; a new one has to be it.
@@ -201,8 +208,12 @@ unsafe fn apply_effects<O: Object>(
             (*value).expires_ms = expire.max(0);
         }
     }
+    let mut after = before;
     // SAFETY: the value of the open key.
-    let (next, identity) = unsafe { (wake(&(*value).object, clock::now()), (*value).identity()) };
+    let (next, identity) = unsafe {
+        (*value).object.counts(&mut after);
+        (wake(&(*value).object, now), (*value).identity())
+    };
     if let Some(at) = next {
         // SAFETY: a live string.
         registry::schedule(O::FAMILY, identity, at, || (ctx.db(), unsafe { bytes(name) }.into()));
@@ -210,6 +221,20 @@ unsafe fn apply_effects<O: Object>(
     // SAFETY: a live context and string.
     unsafe { rm!(RedisModule_SignalModifiedKey(ctx.raw(), name)) };
     drop(handle);
+    // The events come here, too, each once and in the order in which a command tells them.
+    let counted = |event| O::EVENTS.iter().position(|e| *e == Some(event));
+    if let Some(set) = told.iter().find(|event| counted(**event).is_none()) {
+        // SAFETY: as above.
+        unsafe { ctx.notify(set, name) };
+    }
+    for (i, event) in O::EVENTS.iter().enumerate() {
+        if let Some(event) = event
+            && (after[i] > before[i] || told.contains(event))
+        {
+            // SAFETY: as above.
+            unsafe { ctx.notify(event, name) };
+        }
+    }
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::semaphore::Lease;
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
+use std::ffi::CStr;
 
 impl Gate {
     /// [`Object::apply`] by another name: changes the state and nothing else.
@@ -139,6 +140,10 @@ impl Object for Gate {
             self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();
         told.extend(self.line.drain().map(|(ticket, _)| (ticket, None)));
         told
+    }
+
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Set { .. }).then_some(c"gate.set")
     }
 
     fn lifetime(&self, _now: Micros) -> Lifetime {

@@ -12,6 +12,7 @@ use crate::engine::semaphore::instant;
 use crate::engine::time::Micros;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
+use std::ffi::CStr;
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,6 +233,10 @@ impl Object for Hot {
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         let full = now.saturating_sub(LINGER);
         self.forget_full(full, most, journal) < most || self.drop_at().is_none_or(|at| at > now)
+    }
+
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Set { .. }).then_some(c"hot.set")
     }
 
     fn lifetime(&self, _now: Micros) -> Lifetime {

@@ -10,6 +10,7 @@ use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
 use serde::{Deserialize, Serialize};
+use std::ffi::CStr;
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,6 +165,10 @@ impl Object for LeakyBucket {
         let mut told = self.answers();
         told.extend(self.dismiss());
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
+    }
+
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Pinned { .. }).then_some(c"lb.set")
     }
 
     fn lifetime(&self, now: Micros) -> Lifetime {

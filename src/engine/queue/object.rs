@@ -73,6 +73,10 @@ impl Object for Queue {
         into.iter_mut().zip(counts).for_each(|(slot, count)| *slot = count);
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Config { .. }).then_some(c"rq.set")
+    }
+
     fn lifetime(&self, _now: Micros) -> Lifetime {
         Lifetime::Forever
     }

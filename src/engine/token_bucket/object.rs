@@ -9,6 +9,7 @@ use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
+use std::ffi::CStr;
 
 impl TokenBucket {
     /// [`Object::apply`] by another name: changes the state and nothing else.
@@ -193,6 +194,10 @@ impl Object for TokenBucket {
         let mut told = self.answers();
         told.extend(self.dismiss());
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
+    }
+
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Pinned { .. }).then_some(c"tb.set")
     }
 
     fn lifetime(&self, now: Micros) -> Lifetime {
