@@ -17,6 +17,7 @@ mod fencing;
 mod introspection;
 mod keyspace;
 mod loaded;
+mod memory;
 mod panics;
 mod persistence;
 mod replication;

@@ -42,7 +42,7 @@ pub enum Lifetime {
 
 /// The state in a key. It is changed by [`Object::apply`] and by nothing else; what is not state (who waits, counts since the
 /// module was loaded) stays out of effects, snapshots and digests.
-pub trait Object: Sized + 'static {
+pub trait Object: Sized + Send + 'static {
     const FAMILY: Family;
 
     /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any; first what makes room for what

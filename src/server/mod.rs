@@ -9,6 +9,7 @@ pub mod answers;
 pub mod api;
 pub mod apply;
 pub mod args;
+pub mod background;
 pub mod block;
 pub mod call;
 pub mod census;

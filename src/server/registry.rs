@@ -13,6 +13,7 @@
 use super::api::Ctx;
 use super::main_thread::MainThread;
 use super::timer;
+use crate::engine::footprint::{block, tree};
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use hashbrown::{HashMap, HashSet};
@@ -37,6 +38,10 @@ struct Entry {
     place: Place,
     wake: Micros,
 }
+
+/// About what is kept of one object, with a short name: an entry in a table that is three quarters full, and one in a tree.
+pub const EACH: usize =
+    block(32) + (size_of::<(u64, Entry)>() + 1) * 4 / 3 + tree(100, size_of::<(Micros, u64)>()) / 100;
 
 #[derive(Debug, Default)]
 struct Registry {
@@ -111,6 +116,17 @@ pub fn replace() -> HashSet<u64> {
     })
 }
 
+impl Registry {
+    /// Room that once was needed and is not any more is given back.
+    fn shrink(&mut self) {
+        const FEW: usize = 1 << 10;
+        let room = self.entries.capacity();
+        if room > FEW && self.entries.len() < room / 8 {
+            self.entries.shrink_to(room / 4);
+        }
+    }
+}
+
 /// The object is gone, or goes.
 pub fn forget(id: u64) {
     REGISTRY.with(|r| {
@@ -120,6 +136,7 @@ pub fn forget(id: u64) {
         }
         if let Some(entry) = r.entries.remove(&id) {
             r.wakes.remove(&(entry.wake, id));
+            r.shrink();
         }
     });
 }
@@ -215,6 +232,7 @@ pub fn take_due(now: Micros) -> Option<Due> {
         r.wakes.pop_first();
         r.recent = None;
         let Entry { family, place, .. } = r.entries.remove(&id)?;
+        r.shrink();
         Some(Due { family, object: Identity { id }, place, wake })
     })
 }

@@ -4,14 +4,15 @@
 //! version and family, so a payload is checked as hostile input, as a carried effect is.
 //!
 //! All hooks run on the main thread but `free`, which may run in the background: it only drops the object, and tells the registry when it
-//! happens to be on the main thread. A value that goes has been `unlink`ed before on the main thread, or flushed, which fires an event.
+//! happens to be on the main thread; there a large object is dropped by a thread of ours. A value that goes has been `unlink`ed before on the main thread, or flushed, which fires an event.
 
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
 use super::key::wake;
 use super::registry::{self, Identity};
-use super::{block, clock, events, lines, numbers, stats, trust};
+use super::{background, block, clock, events, lines, numbers, stats, trust};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::block;
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
@@ -306,8 +307,18 @@ unsafe extern "C" fn aof_rewrite<O: Object>(
 }
 
 unsafe extern "C" fn mem_usage<O: Object>(value: *const c_void) -> usize {
-    // SAFETY: a hook's value.
-    shield(|| unsafe { &*value.cast::<Value<O>>() }.memory(), || 0)
+    /// What the server makes of a value of ours: its own object, and the pointer to the type.
+    const SERVERS: usize = 32;
+    shield(
+        || {
+            // SAFETY: a hook's value.
+            let value = unsafe { &*value.cast::<Value<O>>() };
+            let timed = if value.object.next_event().is_some() { registry::EACH } else { 0 };
+            let own = size_of::<Value<O>>();
+            SERVERS + value.memory() + block(own) - own + timed
+        },
+        || 0,
+    )
 }
 
 unsafe extern "C" fn free_effort<O: Object>(
@@ -347,6 +358,8 @@ unsafe extern "C" fn free<O: Object>(value: *mut c_void) {
             if MAIN.get() == Some(&std::thread::current().id()) {
                 registry::forget(value.id);
                 block::orphaned(&mut value.object);
+                let effort = value.object.effort();
+                background::drop_lazily(value, effort);
             }
         },
         || (),

@@ -5,6 +5,7 @@ use super::{Effect, Gate, Kind, Line, Permits};
 use crate::engine::bucket::Bucket;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{Family, Lifetime, Object};
@@ -151,7 +152,8 @@ impl Object for Gate {
     }
 
     fn memory(&self) -> usize {
-        let stages: usize = self.stages.iter().map(|s| size_of::<Stage>() + s.name.len()).sum();
+        let names: usize = self.stages.iter().map(|s| block(s.name.len())).sum();
+        let stages = block(self.stages.capacity() * size_of::<Stage>()) + names;
         size_of::<Self>() + stages + self.permits.memory() + self.line.memory()
     }
 

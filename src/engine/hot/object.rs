@@ -6,6 +6,7 @@ use super::{Hot, LINGER, most};
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, Policy, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, table};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::semaphore::instant;
@@ -65,8 +66,8 @@ impl Hot {
                     None => self.exceptions.remove(&subject[..]),
                 };
                 match (old, limits) {
-                    (None, Some(_)) => self.exception_bytes += subject.len(),
-                    (Some(_), None) => self.exception_bytes -= subject.len(),
+                    (None, Some(_)) => self.exception_bytes += block(subject.len()),
+                    (Some(_), None) => self.exception_bytes -= block(subject.len()),
                     _ => {}
                 }
             }
@@ -245,7 +246,7 @@ impl Object for Hot {
 
     fn memory(&self) -> usize {
         let exceptions =
-            self.exceptions.capacity() * (size_of::<(Box<[u8]>, Limits)>() + 1) + self.exception_bytes;
+            table(self.exceptions.capacity(), size_of::<(Box<[u8]>, Limits)>()) + self.exception_bytes;
         size_of::<Self>() + self.subjects.memory() + exceptions + self.top.memory()
     }
 

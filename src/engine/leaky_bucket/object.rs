@@ -4,6 +4,7 @@ use super::{Extras, LeakyBucket, Place};
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{Family, Lifetime, Object};
@@ -184,10 +185,11 @@ impl Object for LeakyBucket {
     }
 
     fn memory(&self) -> usize {
-        let per_place = 2 * size_of::<(Ticket, Micros)>() + size_of::<Place>();
         let extras = self.extras.as_ref().map_or(0, |e| {
-            size_of::<Extras>()
-                + e.line.places.len() * per_place
+            let places = e.line.places.len();
+            block(size_of::<Extras>())
+                + tree(places, size_of::<(Ticket, Place)>())
+                + tree(places, size_of::<(Micros, Ticket)>())
                 + e.answers.len() * size_of::<(Ticket, Answer)>()
         });
         size_of::<Self>() + extras

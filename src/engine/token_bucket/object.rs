@@ -5,6 +5,7 @@ use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Level, Limits, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
@@ -224,10 +225,11 @@ impl Object for TokenBucket {
     }
 
     fn memory(&self) -> usize {
-        let per_hold = 2 * (size_of::<(Micros, u64)>() + size_of::<super::Hold>());
         let extras = self.extras.as_ref().map_or(0, |e| {
-            size_of::<Extras>()
-                + e.holds.len() * per_hold
+            let holds = e.holds.len();
+            block(size_of::<Extras>())
+                + tree(holds, size_of::<(u64, super::Hold)>())
+                + tree(holds, size_of::<(Micros, u64)>())
                 + e.line.memory()
                 + e.answers.len() * size_of::<(Ticket, Answer)>()
         });
