@@ -34,7 +34,7 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("tb.set", -5, "write denyoom fast", One),
     ("tb.reset", 2, "write fast", One),
     ("tb.drain", -2, "write denyoom fast", One),
-    ("tb.ban", 3, "write denyoom fast", One),
+    ("tb.ban", 3, "write fast", One),
     ("tb.hold", -6, "write denyoom fast", One),
     ("tb.settle", 4, "write fast", One),
     ("tb.info", 2, "readonly fast", One),
@@ -56,8 +56,8 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("gate.leave", -3, "write fast", One),
     ("gate.peek", -2, "readonly fast", One),
     ("gate.info", 2, "readonly", One),
-    ("hot.set", -5, "write denyoom", One),
-    ("hot.except", -4, "write denyoom fast", One),
+    ("hot.set", -5, "write", One),
+    ("hot.except", -4, "write fast", One),
     ("hot.take", -3, "write denyoom fast", One),
     ("hot.peek", -3, "readonly fast", One),
     ("hot.top", -2, "readonly", One),
@@ -78,10 +78,10 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("rq.list", -3, "readonly", One),
     ("rq.len", -2, "readonly fast", One),
     ("rq.info", 2, "readonly", One),
-    ("rq.set", -4, "write denyoom", One),
-    ("rq.pause", -2, "write denyoom fast", One),
+    ("rq.set", -4, "write", One),
+    ("rq.pause", -2, "write fast", One),
     ("rq.resume", -2, "write fast", One),
-    ("rq.move", -4, "write denyoom", Two),
+    ("rq.move", -4, "write", Two),
 ];
 
 /// Whether the server lets modules say which ACL categories their commands belong to.
@@ -563,5 +563,71 @@ fn the_module_can_be_loaded_into_a_running_server_once_and_not_unloaded() {
         assert!(server.is_alive());
         assert_eq!(int(array(call!(c, "TB.TAKE", "k", 1, 1, 600_000))[0].clone()), 0);
         drop(Stage::on(server));
+    });
+}
+
+#[test]
+fn who_may_only_write_a_key_may_use_what_tells_nothing_of_it() {
+    // Commands that write and tell something of the value; all other writers tell what came of their own arguments at most.
+    const TELLING: &[&str] = &[
+        "cl.throttle",
+        "tb.take",
+        "tb.refund",
+        "tb.drain",
+        "tb.hold",
+        "tb.settle",
+        "lb.take",
+        "lb.refund",
+        "sem.acquire",
+        "gate.pass",
+        "gate.mpass",
+        "hot.take",
+        "rq.claim",
+        "rq.mclaim",
+        "rq.next",
+        "rq.move",
+        "sluice.apply",
+    ];
+    on_every_engine(|engine| {
+        let server = Server::start(engine);
+        let mut c = server.connect();
+        call!(c, "ACL", "SETUSER", "writer", "on", "nopass", "%W~*", "+@all");
+        call!(c, "ACL", "SETUSER", "reader", "on", "nopass", "%R~*", "+@all");
+        for (name, arity, flags, _) in COMMANDS.iter().filter(|(_, _, _, keys)| *keys != NoKeys) {
+            let mut arguments: Vec<&str> = match *name {
+                "rq.mclaim" | "gate.mpass" => vec!["1", "k"],
+                "rq.move" => vec!["k", "l"],
+                _ => vec!["k"],
+            };
+            // As many as it wants at least; of what they say only the keys are looked at.
+            arguments.resize(arguments.len().max(arity.unsigned_abs() as usize - 1), "1");
+            let mut may = |user: &str| {
+                let mut words = vec!["ACL", "DRYRUN", user, name];
+                words.extend(&arguments);
+                let mut command = redis::cmd(words[0]);
+                command.arg(&words[1..]);
+                match command.query::<redis::Value>(&mut c) {
+                    Ok(told) => text(told) == "OK",
+                    Err(e) => panic!("{name}: {e}"),
+                }
+            };
+            let reads = flags.contains("readonly") || TELLING.contains(name);
+            assert_eq!(may("writer"), !reads, "{name}: who may write");
+            assert_eq!(may("reader"), flags.contains("readonly"), "{name}: who may read");
+        }
+        // And not only by what is declared.
+        call!(c, "RQ.PUSH", "q", "m");
+        call!(c, "TB.SET", "tb", 1, 1, 1000);
+        let mut w = server.connect();
+        call!(w, "AUTH", "writer", "any");
+        call!(w, "RQ.SET", "q", "MAXLEN", 5);
+        call!(w, "RQ.PAUSE", "q");
+        call!(w, "RQ.RESUME", "q");
+        call!(w, "RQ.PUSH", "q", "m");
+        call!(w, "RQ.DEL", "q", "1");
+        call!(w, "RQ.PURGE", "q", "ALL");
+        call!(w, "TB.SET", "tb", 2, 1, 1000);
+        assert!(error!(w, "TB.TAKE", "tb").starts_with("NOPERM"));
+        assert!(error!(w, "RQ.CLAIM", "q").starts_with("NOPERM"));
     });
 }

@@ -224,6 +224,40 @@ fn a_pinned_limiter_has_no_ttl_and_stays_when_it_is_full() {
 }
 
 #[test]
+fn persist_does_not_make_an_unpinned_limiter_immortal() {
+    on_stage_alone(|s| {
+        for take in [
+            "TB.TAKE k 10 1 600000 COST 5",
+            "TB.HOLD k 10 1 600000 COST 5 TTL 60000",
+            "TB.BAN k 60000",
+            "LB.TAKE k 10 1 600000 COST 5",
+            "SEM.ACQUIRE k 1 LEASE 60000",
+        ] {
+            s.run(take);
+            let before = left(s, "k");
+            assert_eq!(s.int("PERSIST k"), 1, "{take}");
+            crate::common::eventually("its TTL to be back", || s.int("PTTL k") > 0);
+            let after = left(s, "k");
+            assert!((before - 60_000..=before + 60_000).contains(&after), "{take}: {before}, {after}");
+            // It is as if nothing had been done, over a restart and in a transaction, too.
+            s.at_once(&["MULTI", "PERSIST k", "RENAME k l", "RENAME l k", "EXEC"]);
+            crate::common::eventually("its TTL to be back", || s.int("PTTL k") > 0);
+            s.run("DEL k");
+        }
+        // What is pinned, a queue, and a key that is not ours stay without.
+        fill(s);
+        s.run("SET plain x");
+        for key in FAMILIES.iter().map(|(_, key, _)| *key).chain(["plain"]) {
+            s.run(&format!("EXPIRE {key} 1000"));
+            assert_eq!(s.int(&format!("PERSIST {key}")), 1);
+            s.run("PING");
+            s.run("TB.PEEK none 1 1 1");
+            assert_eq!(s.int(&format!("TTL {key}")), -1, "{key}");
+        }
+    });
+}
+
+#[test]
 fn while_the_test_clock_stands_limiters_live_a_minute_at_least() {
     on_stage_alone(|s| {
         for instant in [1_900_000_000_000, 1_000, wall() - 1000] {
@@ -409,7 +443,8 @@ fn out_of_memory_what_gives_back_works_and_what_adds_is_refused() {
         |builder| builder.option("maxmemory-policy", "noeviction"),
         |s| {
             s.run("RQ.MPUSH q 6 a b c d e f");
-            s.run("RQ.MPUSH from 2 a b");
+            s.run("RQ.PUSH from a ID x");
+            s.run("RQ.PUSH from b ID y");
             let held: Vec<String> = (0..4).map(|_| receipt(&s.run("RQ.CLAIM q"))).collect();
             s.run("TB.TAKE tb 10 1 600000 COST 9");
             s.run("LB.TAKE lb 10 1 600000 COST 9");
@@ -419,25 +454,40 @@ fn out_of_memory_what_gives_back_works_and_what_adds_is_refused() {
             s.run("GATE.SET gate STAGE a SEM 1 LEASE 600000");
             let pass = s.shown("GATE.PASS gate");
             let pass = pass.split(", ").nth(4).unwrap().to_owned();
+            s.run("HOT.SET hot 10 1 1000");
+            s.run("HOT.EXCEPT hot a 1 1 1");
+            s.run("TB.BAN banned 600000");
             s.run("CONFIG SET maxmemory 1");
             for line in [
                 "SET x y",
                 "RQ.PUSH q g",
                 "RQ.MPUSH q 1 g",
-                "RQ.SET q MAXLEN 5",
-                "RQ.PAUSE q",
-                "RQ.MOVE from q READY",
+                "RQ.SET none MAXLEN 5",
+                "RQ.PAUSE none",
+                "RQ.PAUSE q GROUP none",
+                "RQ.MOVE from none READY",
+                "HOT.SET none 1 1 1",
+                "HOT.EXCEPT hot b 1 1 1",
+                "TB.BAN tb 1000",
                 "TB.TAKE tb",
                 "TB.HOLD tb COST 1 TTL 5",
                 "TB.SET tb 1 1 1",
                 "LB.TAKE lb",
                 "SEM.ACQUIRE sem",
                 "GATE.PASS gate",
-                "HOT.SET hot 1 1 1",
                 "CL.THROTTLE cl 1 1 1",
             ] {
                 assert!(s.error(line).starts_with("OOM "), "{line}");
             }
+            // What only shrinks, or gives way.
+            s.run("HOT.SET hot 5 1 1000 MAXSUBJECTS 1");
+            assert_eq!(s.int("HOT.EXCEPT hot a DEL"), 1);
+            s.run("TB.BAN banned 0");
+            s.run("RQ.PAUSE q");
+            s.run("RQ.RESUME q");
+            s.run("RQ.SET q MAXLEN 8");
+            assert_eq!(s.int("RQ.MOVE from q READY"), 2);
+            assert_eq!(s.int("RQ.DEL q x y"), 2);
             assert_eq!(numbers(&s.run(&format!("RQ.ACK q {}", held[0]))), [1]);
             assert_eq!(numbers(&s.run(&format!("RQ.NACK q RECEIPTS 1 {}", held[1]))), [1]);
             assert_eq!(numbers(&s.run(&format!("RQ.EXTEND q 60000 {}", held[2]))), [1]);

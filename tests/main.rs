@@ -17,6 +17,8 @@ mod drivers;
 mod fencing;
 mod introspection;
 mod keyspace;
+mod loaded;
+mod memory;
 mod panics;
 mod persistence;
 mod replication;

@@ -214,11 +214,112 @@ fn a_replica_that_loads_beside_its_old_data_ends_equal() {
             }
             replica.replica_of(&master);
             end_equal(how, load, &master, &[&replica]);
+            assert!(!replica.log().contains("kipping diskless"), "{how}");
+            assert_eq!(replica.log().contains("Swapping active DB"), how == "swapdb", "{how}");
             replica.promote();
             call!(replica.connect(), "FLUSHALL");
             assert_no_panic(&replica);
         }
     });
+}
+
+/// A replica that gets a whole copy anew, into a data set of its own, while it serves what it has: a moment in which it does.
+fn in_the_middle_of_a_swap(engine: &Engine) -> (Server, Server) {
+    let master = Server::builder(engine)
+        .option("repl-diskless-sync", "yes")
+        .option("repl-backlog-size", "16kb")
+        .option("rdbcompression", "no")
+        .start();
+    let replica = Server::builder(engine)
+        .option("repl-diskless-load", "swapdb")
+        .option("loading-process-events-interval-bytes", "1024")
+        .start();
+    let mut m = master.connect();
+    // More than fits on the way: a master that is gone leaves the copy unfinished.
+    for i in 0..1_000 {
+        call!(m, "SET", format!("filler{i}"), "x".repeat(30_000));
+    }
+    call!(m, "SET", "plain", "old");
+    call!(m, "TB.SET", "tb", 10, 1, 600_000);
+    call!(m, "RQ.MPUSH", "q", 2, "a", "b");
+    call!(m, "RQ.PUSH", "leased", "a");
+    call!(m, "RQ.CLAIM", "leased", "LEASE", 2_000);
+    call!(m, "SEM.ACQUIRE", "gone", 1, "LEASE", 3_600_000);
+    replica.replica_of(&master);
+    caught_up(&master, &replica);
+    call!(replica.connect(), "CONFIG", "SET", "key-load-delay", 5_000);
+    // It loses its link, and what it missed is more than its master keeps for it; the history is the same.
+    call!(m, "MULTI");
+    call!(m, "CLIENT", "KILL", "TYPE", "replica");
+    call!(m, "SET", "pad", "x".repeat(100_000));
+    call!(m, "SET", "plain", "new");
+    call!(m, "TB.TAKE", "tb", "COST", 9);
+    call!(m, "RQ.PUSH", "q", "c");
+    call!(m, "RQ.PUSH", "new", "a");
+    call!(m, "RQ.CLAIM", "new", "LEASE", 2_000);
+    call!(m, "DEL", "gone");
+    call!(m, "EXEC");
+    let mut r = replica.connect();
+    within(Duration::from_secs(20), "the replica to load beside its data", || {
+        (info(&mut r, "persistence").get("async_loading")? == "1").then_some(())
+    });
+    serves_the_old(&replica);
+    let loads = info(&mut r, "persistence").get("async_loading").map(String::as_str) == Some("1");
+    assert!(loads, "it was served while it loaded");
+    (master, replica)
+}
+
+fn serves_the_old(replica: &Server) {
+    let mut r = replica.connect();
+    assert_eq!(call!(r, "GET", "plain"), redis::Value::BulkString(b"old".to_vec()));
+    assert_eq!(call!(r, "RQ.LEN", "q"), redis::Value::Int(2));
+    assert_eq!(array(call!(r, "TB.PEEK", "tb"))[2], redis::Value::Int(9));
+    assert_eq!(call!(r, "EXISTS", "new"), redis::Value::Int(0));
+    assert_eq!(call!(r, "EXISTS", "gone"), redis::Value::Int(1));
+}
+
+#[test]
+fn a_replica_that_loads_beside_its_old_data_serves_it_and_then_the_new() {
+    on_every_engine(|engine| {
+        let (master, replica) = in_the_middle_of_a_swap(engine);
+        call!(replica.connect(), "CONFIG", "SET", "key-load-delay", 0);
+        link_up(&replica);
+        stand_equal("after a swap", &master, &[&replica]);
+        replica.promote();
+        for key in ["leased", "new"] {
+            eventually("the leases to end", || {
+                call!(replica.connect(), "RQ.LEN", key, "READY") == redis::Value::Int(1)
+            });
+        }
+        // What is timed is what came, and not what went.
+        eventually("nothing to be timed", || info_number(&replica, "sluice_timer_objects") == 0);
+        assert_no_panic(&replica);
+    });
+}
+
+#[test]
+fn a_replica_whose_load_beside_its_data_is_broken_off_has_its_data() {
+    on_every_engine(|engine| {
+        let (mut master, replica) = in_the_middle_of_a_swap(engine);
+        let timed = info_number(&replica, "sluice_timer_objects");
+        master.kill_9();
+        eventually("the load to be broken off", || {
+            info(&mut replica.connect(), "persistence").get("async_loading").map(String::as_str) == Some("0")
+        });
+        serves_the_old(&replica);
+        assert_eq!(info_number(&replica, "sluice_timer_objects"), timed);
+        replica.promote();
+        eventually("the lease to end", || {
+            call!(replica.connect(), "RQ.LEN", "leased", "READY") == redis::Value::Int(1)
+        });
+        serves_the_old(&replica);
+        assert_no_panic(&replica);
+    });
+}
+
+fn info_number(server: &Server, field: &str) -> i64 {
+    let found = info(&mut server.connect(), "sluice");
+    found.get(field).and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{field} is not in {found:?}"))
 }
 
 #[test]
@@ -589,5 +690,81 @@ fn a_full_replica_applies_and_a_full_server_loads_its_aof() {
         let mut c = master.connect();
         assert_eq!(digest(&mut c), before);
         assert_eq!(call!(c, "DBSIZE"), Value::Int(51));
+    });
+}
+
+// ---------------------------------------------------------------- what a replica tells
+
+/// The keyspace events that a server tells until a mark comes, but for those of new keys, which some engines have.
+fn heard(events: &mut crate::common::RawConnection, mark: &str) -> Vec<String> {
+    let mut heard = Vec::new();
+    loop {
+        let Reply::Array(message) = events.read().expect("an event") else { panic!("an event is an array") };
+        let text = |reply: &Reply| match reply {
+            Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a part of an event is a string, not {other}"),
+        };
+        let (channel, key) = (text(&message[2]), text(&message[3]));
+        if key == mark {
+            return heard;
+        }
+        let name = channel.split("__:").nth(1).expect("the channel of an event").to_owned();
+        if name != "new" && name != "expire" {
+            heard.push(format!("{name} {key}"));
+        }
+    }
+}
+
+#[test]
+fn a_replica_tells_the_events_that_its_master_tells() {
+    const LINES: &[&str] = &[
+        "TB.SET tb 10 1 1000",
+        "TB.TAKE tb",
+        "LB.SET lb 10 1 1000",
+        "SEM.SET sem 1",
+        "SEM.ACQUIRE sem LEASE 60000",
+        "GATE.SET gate STAGE a TB 1 1 1",
+        "HOT.SET hot 10 1 1000",
+        "RQ.SET q MAXLEN 2 ONFULL DROPOLD",
+        "RQ.PUSH q a",
+        "RQ.MPUSH q 2 b c",
+        "RQ.CLAIM q",
+        "RQ.REQUEUE q ALL",
+        "RQ.MOVE q other READY COUNT 1",
+        "RQ.PURGE q ALL",
+        "SEM.SET short 1",
+        "SEM.ACQUIRE short LEASE 50",
+        "TB.TAKE own 10 1 60000",
+        "TB.RESET own",
+        "DEL q",
+    ];
+    on_every_engine(|engine| {
+        let (master, replica) = pair(engine);
+        let mut both = [&master, &replica].map(|server| {
+            call!(server.connect(), "CONFIG", "SET", "notify-keyspace-events", "KEA");
+            let mut events = server.raw();
+            events.call(&["PSUBSCRIBE", "__keyevent@*__:*"]).expect("a subscription");
+            events
+        });
+        let mut m = master.raw();
+        let mut run = |line: &str| {
+            let reply = m.call(&line.split(' ').collect::<Vec<_>>()).expect("the server answers");
+            assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply}");
+            reply
+        };
+        for line in LINES {
+            run(line);
+            let mark = format!("mark:{line}");
+            if line.contains("LEASE 50") {
+                // A lease that ends by itself is told, too.
+                eventually("the lease to end", || {
+                    info(&mut master.connect(), "sluice")["sluice_sem_timeout"] == "1"
+                });
+            }
+            call!(master.connect(), "SET", &mark, "x");
+            let [here, there] = both.each_mut().map(|events| heard(events, &mark));
+            assert_eq!(there, here, "{line}");
+        }
+        assert_no_panic(&replica);
     });
 }

@@ -33,11 +33,12 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         },
     };
     let (update, read) = (Keys::First(Access::Update), Keys::First(Access::Read));
+    let write = Keys::First(Access::Write);
     r.add(
         &on(
             "gate.set",
             "write deny-oom",
-            update,
+            write,
             "key (STAGE name (TB capacity tokens period [WARMUP ms] | LB capacity tokens period | SEM limit [LEASE ms]))...",
             "Sets the stages of a gate; those whose name and kind stay keep their level.",
         ),
@@ -67,7 +68,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "gate.leave",
             "write fast",
-            update,
+            write,
             "key receipt...",
             "Gives permits of a gate back before their lease ends.",
         ),
@@ -207,7 +208,7 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
                 stats::decision(Family::Gate, pass.granted > 0);
                 return Ok(Decided::Told(Answer::Pass(Box::new(pass))));
             }
-            let mut key = Opened::<Gate>::named(ctx, name)?;
+            let mut key = Opened::<Gate>::asked(ctx, name)?;
             is_set(key.existing())?;
             let now = key.now();
             let left = ceil_ms(until - now);

@@ -22,8 +22,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &on(
             "hot.set",
-            "write deny-oom",
-            Access::Update,
+            "write",
+            Access::Write,
             "key capacity tokens period [MAXSUBJECTS n]",
             "Sets the rule that limits each subject of a resource; subjects keep their tokens.",
             "O(n) with n subjects",
@@ -33,8 +33,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &on(
             "hot.except",
-            "write deny-oom fast",
-            Access::Update,
+            "write fast",
+            Access::Write,
             "key subject (capacity tokens period | DEL)",
             "Gives a subject limits of its own, or takes them back.",
             log,
@@ -115,6 +115,8 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "MAXSUBJECTS n"));
         }
     }
+    // A rule is as long as any other.
+    call.may_create::<Hot>(1)?;
     call.configure::<Hot>(c"hot.set", |hot, now, journal| {
         hot.set(limits, most.unwrap_or(DEFAULT_MAX), now, journal)
     })
@@ -134,6 +136,7 @@ fn except(call: &Call<'_>) -> Result<(), Error> {
         return Err(Error::new("ERR syntax error: expected capacity tokens period, or DEL"));
     }
     let limits = limits(&mut args)?;
+    call.may_grow()?;
     call.change::<Hot, _>(1, |hot, now, journal| hot.except(subject, limits, now, journal))??;
     call.reply().ok();
     Ok(())

@@ -58,14 +58,14 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "lb.set",
             "write deny-oom fast",
-            Access::Update,
+            Access::Write,
             "key capacity tokens period",
             "Pins a leaky bucket's limits: what callers give inline is then ignored.",
         ),
         set,
     )?;
     r.add(
-        &on("lb.reset", "write fast", Access::Update, "key", "Empties a leaky bucket; an unpinned one goes."),
+        &on("lb.reset", "write fast", Access::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
         reset,
     )?;
     r.add(
@@ -139,7 +139,7 @@ fn take_blocking(
                     &refused(key::look(ctx, name, peek)?.map_err(no_limits)?),
                 ));
             }
-            let mut key = Opened::<LeakyBucket>::named(ctx, name)?;
+            let mut key = Opened::<LeakyBucket>::asked(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {

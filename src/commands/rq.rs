@@ -133,7 +133,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     let keys = call.counted_keys(&mut args)?;
     let claim = options::claim(&mut args, false)?;
     for i in keys.clone() {
-        call.read::<Queue, _>(i, |_| ())?;
+        call.expect::<Queue>(i)?;
     }
     call.comes_after_waiters(keys.clone());
     for i in keys.clone() {
@@ -432,6 +432,8 @@ pub fn set(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let settings = options::settings(&mut args)?;
+    // Settings are as long as any other.
+    call.may_create::<Queue>(1)?;
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
     let (queue, journal) = key.parts();
@@ -467,6 +469,9 @@ pub fn pause(call: &Call<'_>) -> Result<(), Error> {
         ));
     }
     let mut key = call.write::<Queue>(1)?;
+    if !key.existing().is_some_and(|queue| queue.knows(group)) {
+        call.may_grow()?;
+    }
     let now = key.now();
     // A pause that is over before it begins lifts what there is, and makes no key.
     if key.existing().is_some() || until.is_none_or(|at| at > now) {
@@ -517,6 +522,8 @@ pub fn r#move(call: &Call<'_>) -> Result<(), Error> {
     if src == dst {
         return Err(Error::new("ERR source and destination are the same key"));
     }
+    // What arrives leaves as much behind.
+    call.may_create::<Queue>(2)?;
     let mut from = call.write::<Queue>(1)?;
     let mut to = call.write::<Queue>(2)?;
     let now = from.now();

@@ -20,6 +20,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     };
     let (update, read, insert) =
         (Keys::First(Access::Update), Keys::First(Access::Read), Keys::First(Access::Insert));
+    let write = Keys::First(Access::Write);
     let log = "O(log n) with n messages";
     let batch = "O(m log n) for m messages of n";
     r.add(
@@ -67,14 +68,14 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         rq::mclaim,
     )?;
     r.add(
-        &row("rq.ack", "write fast", update, "key receipt...", "Completes messages: they are gone.", batch),
+        &row("rq.ack", "write fast", write, "key receipt...", "Completes messages: they are gone.", batch),
         rq::ack,
     )?;
     r.add(
         &row(
             "rq.nack",
             "write fast",
-            update,
+            write,
             "key [DELAY ms] [BACK] [NOCOUNT] [DEAD] [REASON text] RECEIPTS n receipt...",
             "Gives messages back: ready again, delayed, or dead.",
             batch,
@@ -85,7 +86,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &row(
             "rq.extend",
             "write fast",
-            update,
+            write,
             "key ms receipt...",
             "Moves the ends of leases to now + ms.",
             batch,
@@ -107,7 +108,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &row(
             "rq.requeue",
             "write",
-            update,
+            write,
             "key [STALE ms | CONSUMER name | ALL] [COUNT n]",
             "Makes messages in flight ready at once; their receipts die.",
             batch,
@@ -118,7 +119,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &row(
             "rq.redrive",
             "write",
-            update,
+            write,
             "key [IDS n id...] [COUNT n] [DELAY ms]",
             "Makes dead messages ready again, with fresh counters.",
             batch,
@@ -126,14 +127,14 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         rq::redrive,
     )?;
     r.add(
-        &row("rq.del", "write", update, "key id...", "Deletes messages by id, whatever their state.", batch),
+        &row("rq.del", "write", write, "key id...", "Deletes messages by id, whatever their state.", batch),
         rq::del,
     )?;
     r.add(
         &row(
             "rq.purge",
             "write",
-            update,
+            write,
             "key (READY | DELAYED | DEAD | ALL)",
             "Deletes all messages of a state; those in flight stay.",
             batch,
@@ -185,8 +186,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add_with_arity(
         &row(
             "rq.set",
-            "write deny-oom",
-            update,
+            "write",
+            write,
             &set,
             "Changes a queue's settings, all or none.",
             "O(1), more when bounds are lowered",
@@ -197,22 +198,19 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &row(
             "rq.pause",
-            "write deny-oom fast",
-            update,
+            "write fast",
+            write,
             "key [PUSH | CLAIM] [GROUP group] [UNTIL unix-ms]",
             "Pauses pushes, claims or both, of a queue or of one group.",
             "O(1)",
         ),
         rq::pause,
     )?;
-    r.add(
-        &row("rq.resume", "write fast", update, "key [GROUP group]", "Lifts a pause.", "O(1)"),
-        rq::resume,
-    )?;
+    r.add(&row("rq.resume", "write fast", write, "key [GROUP group]", "Lifts a pause.", "O(1)"), rq::resume)?;
     r.add(
         &row(
             "rq.move",
-            "write deny-oom",
+            "write",
             Keys::FirstAndSecond,
             "src dst (READY | DEAD) [COUNT n]",
             "Moves messages to another queue, in order.",

@@ -39,7 +39,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.release",
             "write fast",
-            Access::Update,
+            Access::Write,
             "key receipt...",
             "Gives permits back before their lease ends.",
             log,
@@ -50,7 +50,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.renew",
             "write fast",
-            Access::Update,
+            Access::Write,
             "key ms receipt...",
             "Moves the ends of leases that still run to now + ms.",
             log,
@@ -72,7 +72,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.set",
             "write deny-oom fast",
-            Access::Update,
+            Access::Write,
             "key limit [LEASE ms]",
             "Pins a semaphore's limit and default lease: a limit that callers give inline is then ignored.",
             "O(1), more when waiting clients can be served",
@@ -153,7 +153,7 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
                 return Ok(Decided::Told(Answer::Permit(permit)));
             }
             let ask = Ask { limit, count, lease_ms, owner: &owner };
-            let mut key = Opened::<Semaphore>::named(ctx, name)?;
+            let mut key = Opened::<Semaphore>::asked(ctx, name)?;
             let now = key.now();
             let left = ceil_ms(until - now);
             let (semaphore, journal) = key.parts();

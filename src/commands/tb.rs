@@ -61,7 +61,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.set",
             "write deny-oom fast",
-            Access::Update,
+            Access::Write,
             "key capacity tokens period [WARMUP ms] [LEVEL (KEEP | ADD | SCALE | FULL)]",
             "Pins a bucket's limits: what callers give inline is then ignored.",
         ),
@@ -71,7 +71,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.reset",
             "write fast",
-            Access::Update,
+            Access::Write,
             "key",
             "Makes a bucket full again, and drops its ban and holds; an unpinned one goes.",
         ),
@@ -90,8 +90,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
         &on(
             "tb.ban",
-            "write deny-oom fast",
-            Access::Update,
+            "write fast",
+            Access::Write,
             "key ms",
             "Refuses every take and hold for so long; 0 lifts the ban.",
         ),
@@ -174,7 +174,7 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
                 let six = key::look(ctx, name, |bucket| refused(bucket, limits, cost))??;
                 return Ok(told(Family::TokenBucket, &six));
             }
-            let mut key = Opened::<TokenBucket>::named(ctx, name)?;
+            let mut key = Opened::<TokenBucket>::asked(ctx, name)?;
             let now = key.now();
             let (bucket, journal) = key.parts();
             let answer = match asked.ticket() {
@@ -283,6 +283,7 @@ fn ban(call: &Call<'_>) -> Result<(), Error> {
     let ms = args.duration("ban", 0)?;
     let ban = |bucket: &mut TokenBucket, now, journal: &mut _| bucket.ban_for(ms, now, journal);
     if ms > 0 {
+        call.may_grow()?;
         call.change(1, ban)?;
     } else {
         call.change_existing(1, ban)?;

@@ -12,6 +12,7 @@
 pub mod bucket;
 pub mod codec;
 pub mod fencing;
+pub mod footprint;
 pub mod gate;
 pub mod hot;
 pub mod journal;

@@ -42,7 +42,7 @@ pub enum Lifetime {
 
 /// The state in a key. It is changed by [`Object::apply`] and by nothing else; what is not state (who waits, counts since the
 /// module was loaded) stays out of effects, snapshots and digests.
-pub trait Object: Sized + 'static {
+pub trait Object: Sized + Send + 'static {
     const FAMILY: Family;
 
     /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any; first what makes room for what
@@ -125,6 +125,12 @@ pub trait Object: Sized + 'static {
         let _ = into;
     }
 
+    /// The keyspace event that a change is told by where it is not decided but applied, unless [`Object::counts`] tells it; asked before it is made.
+    fn event(&self, effect: &Self::Effect, now: Micros) -> Option<&'static CStr> {
+        let _ = (effect, now);
+        None
+    }
+
     /// How many clients wait on it.
     fn waiting(&self) -> usize {
         0
@@ -168,9 +174,21 @@ pub fn apply_batch<O: Object>(
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
     fencing: &mut Fencing,
 ) -> Result<(), Corrupt> {
+    apply_each(object, head, blobs, fencing, &mut |_, _| ())
+}
+
+/// The same; `look` sees each effect and what it will be applied to.
+pub fn apply_each<O: Object>(
+    object: &mut O,
+    head: &[u8],
+    blobs: &mut dyn Iterator<Item = Box<[u8]>>,
+    fencing: &mut Fencing,
+    look: &mut dyn FnMut(&O, &O::Effect),
+) -> Result<(), Corrupt> {
     let mut input = begin::<O>(head)?;
     while !input.is_empty() {
         let effect = read_next(object, &mut input, blobs, fencing)?;
+        look(object, &effect);
         object.apply(effect);
     }
     Ok(())

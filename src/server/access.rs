@@ -7,7 +7,7 @@
 use super::api::{Ctx, OK, OwnedString, RawString, rm};
 use super::call_reply::CallReply;
 use super::main_thread::MainThread;
-use super::{key, slots};
+use super::{handle, slots};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ pub fn to_key(ctx: Ctx<'_>, name: &OwnedString) -> Access {
         // A slot that is being imported key by key is another node's still, but the keys that have
         // come are ours to look after.
         Err(libc::EPERM) if is_imported(ctx, slots::of(name.bytes())) => {
-            if key::is_there(ctx, name) {
+            if handle::is_there(ctx, name) {
                 Access::Granted
             } else {
                 Access::Coming

@@ -171,6 +171,10 @@ impl Flags {
     pub fn atomic(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LUA | raw::REDISMODULE_CTX_FLAGS_MULTI)
     }
+    /// More is used than `maxmemory` allows, and nothing could be evicted.
+    pub fn out_of_memory(self) -> bool {
+        self.any(raw::REDISMODULE_CTX_FLAGS_OOM)
+    }
     pub fn may_block(self) -> bool {
         !self.any(
             raw::REDISMODULE_CTX_FLAGS_LUA

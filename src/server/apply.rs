@@ -18,10 +18,11 @@ use super::types::{Value, for_family};
 use super::{clock, lines, numbers, propagate, registry, slots, stats, unit as carried};
 use crate::engine::codec::{Corrupt, FORMAT};
 use crate::engine::journal::{Batch, Blob, Journal};
-use crate::engine::object::{Family, Object, apply_batch, apply_whole};
+use crate::engine::object::{Family, Object, apply_each, apply_whole};
+use crate::engine::time::Micros;
 use crate::engine::unit::{self, Step};
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::ops::Range;
 
 const NOT_OURS: Error = Error::new("ERR SLUICE.APPLY: not an effect of this version");
@@ -221,8 +222,12 @@ impl Told<'_> {
         // SAFETY: live strings.
         let blobs = || blobs.iter().map(|s| Box::from(unsafe { bytes(*s) }));
         let mut brought = trust::gather(self.word);
+        let mut events = Events::before(object);
         let made = match self.word {
-            Word::Master => apply_batch(object, head, &mut blobs(), &mut brought).map_err(corrupt),
+            Word::Master => {
+                let mut look = |object: &O, effect: &O::Effect| events.notice(object, effect);
+                apply_each(object, head, &mut blobs(), &mut brought, &mut look).map_err(corrupt)
+            }
             Word::Client => {
                 apply_whole(object, head, &|| blobs().collect(), &mut brought).map_err(corrupt)?;
                 // A change that was read leaves a key sound; a new one has to be it.
@@ -252,9 +257,15 @@ impl Told<'_> {
             unsafe { handle.expire(value, expire) };
         }
         // SAFETY: the value of the open key.
-        self.look_soon(unsafe { &*value });
+        unsafe {
+            self.look_soon(&*value);
+            events.count(&(*value).object);
+        }
         // SAFETY: a live context and string.
         unsafe { rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name)) };
+        drop(handle);
+        // SAFETY: a live string.
+        events.tell::<O>(|event| unsafe { self.ctx.notify(event, self.name) });
         made
     }
 
@@ -304,6 +315,44 @@ impl Told<'_> {
                 rm!(RedisModule_SignalModifiedKey(self.ctx.raw(), self.name));
                 drop(handle);
                 self.ctx.notify_deleted(self.name);
+            }
+        }
+    }
+}
+
+/// The keyspace events of what is applied: each once, and in the order in which a command tells them.
+struct Events {
+    now: Micros,
+    before: [u64; stats::MOST_EVENTS],
+    after: [u64; stats::MOST_EVENTS],
+    told: Vec<&'static CStr>,
+}
+
+impl Events {
+    fn before<O: Object>(object: &O) -> Self {
+        let mut before = [0; stats::MOST_EVENTS];
+        object.counts(&mut before);
+        Self { now: clock::now(), before, after: before, told: Vec::new() }
+    }
+
+    /// This effect is about to be applied.
+    fn notice<O: Object>(&mut self, object: &O, effect: &O::Effect) {
+        self.told.extend(object.event(effect, self.now));
+    }
+
+    fn count<O: Object>(&mut self, object: &O) {
+        object.counts(&mut self.after);
+    }
+
+    fn tell<O: Object>(&self, tell: impl Fn(&'static CStr)) {
+        let counted = |event: &CStr| O::EVENTS.contains(&Some(event));
+        if let Some(set) = self.told.iter().find(|event| !counted(event)) {
+            tell(set);
+        }
+        for (i, event) in O::EVENTS.iter().enumerate() {
+            let risen = self.after.get(i) > self.before.get(i);
+            if let Some(event) = event.filter(|event| risen || self.told.contains(event)) {
+                tell(event);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::api::{Ctx, ERR, OK, RawString, bytes};
 use super::args::{Args, parse_int};
 use super::error::Error;
-use super::key::{self, Opened};
+use super::key::{self, Holds, Opened};
 use super::reply::{self, Reply};
 use super::{access, apply, chores, clock, lines, slots, timer, unit};
 use crate::engine::journal::Journal;
@@ -117,17 +117,38 @@ impl<'a> Call<'a> {
     /// applied first, as on every command; a replica shows what its master last said.
     pub fn read<O: Object, R>(&self, index: usize, f: impl FnOnce(Option<&O>) -> R) -> Result<R, Error> {
         let name = self.name(index)?;
-        // SAFETY: as in `write`.
-        let due = unsafe {
-            key::read::<O, _>(self.ctx, name, |o| {
-                o.and_then(O::next_event).is_some_and(|at| at <= self.now())
-            })?
+        let due = |o: &O| o.next_event().is_some_and(|at| at <= self.now());
+        let settle = || {
+            if self.may_settle(name) {
+                self.write::<O>(index)?.finish();
+            }
+            Ok(())
         };
-        if due && self.may_settle(name) {
-            self.write::<O>(index)?.finish();
-        }
         // SAFETY: as in `write`.
-        unsafe { key::read::<O, R>(self.ctx, name, f) }
+        unsafe { key::read::<O, R>(self.ctx, name, due, settle, f) }
+    }
+
+    /// An error if the key whose name is the argument at `index` holds something else. Nobody has read it by that.
+    pub fn expect<O: Object>(&self, index: usize) -> Result<(), Error> {
+        // SAFETY: as in `write`.
+        match unsafe { key::holds::<O>(self.ctx, self.name(index)?) } {
+            Holds::Other => Err(Error::WRONG_TYPE),
+            Holds::Nothing | Holds::Ours => Ok(()),
+        }
+    }
+
+    /// For a command that may also shrink, so that the server does not refuse it as a whole when memory is short: the server's refusal for what would grow.
+    pub fn may_grow(&self) -> Result<(), Error> {
+        if self.ctx.flags().out_of_memory() { Err(Error::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// The same if the key whose name is the argument at `index` would be a new one.
+    pub fn may_create<O: Object>(&self, index: usize) -> Result<(), Error> {
+        // SAFETY: as in `write`.
+        match unsafe { key::holds::<O>(self.ctx, self.name(index)?) } {
+            Holds::Nothing => self.may_grow(),
+            Holds::Ours | Holds::Other => Ok(()),
+        }
     }
 
     /// Whether a command that only reads may apply what is due on a key, as a command that writes would.

@@ -4,11 +4,10 @@
 use super::api::{Ctx, OwnedString, RawString, bytes, rm};
 use super::clock;
 use super::guard::shield;
-use super::info::FAMILIES;
-use super::key::{read_value, wake};
-use super::registry::{self, Place};
+use super::key::{Handle, wake};
+use super::registry::{self, Identity, Place};
 use super::types::for_family;
-use crate::engine::object::Object;
+use crate::engine::object::{Family, Object};
 use crate::engine::time::Micros;
 use redis_module::raw;
 use std::ffi::c_void;
@@ -22,9 +21,7 @@ pub fn freeze(ctx: Ctx<'_>, at: Micros) {
         let mut db = 0;
         while ctx.select(db) {
             for name in names(ctx) {
-                for (family, _) in FAMILIES {
-                    for_family!(family, note(ctx, name.raw()));
-                }
+                note(ctx, name.raw());
             }
             db += 1;
         }
@@ -54,17 +51,24 @@ unsafe extern "C" fn gather(
     shield(|| unsafe { (*names.cast::<Vec<OwnedString>>()).push(OwnedString::new(bytes(name))) }, || ());
 }
 
-/// Notes where the object in the key lives and when it must be looked at; false if the key holds none of this family.
-pub fn note<O: Object>(ctx: Ctx<'_>, key: RawString) -> bool {
+/// Notes where the object in the key lives and when it must be looked at. Its family; None: the key holds none of ours.
+pub fn note(ctx: Ctx<'_>, key: RawString) -> Option<Family> {
     // SAFETY: the key is live for the call.
-    let found =
-        unsafe { read_value::<O, _>(ctx, key, |v| v.map(|v| (v.identity(), wake(&v.object, clock::now())))) };
-    let Ok(Some((identity, next))) = found else { return false };
+    let handle = unsafe { Handle::unseen(ctx, key) };
+    let family = handle.family()?;
+    let (identity, next) = for_family!(family, noted(&handle))?;
+    drop(handle);
     // SAFETY: as above.
     let place = Place { db: ctx.db(), key: unsafe { bytes(key) }.into() };
     registry::relocate(identity.id, place.clone());
     if let Some(at) = next {
-        registry::schedule(O::FAMILY, identity, at, || (place.db, place.key));
+        registry::schedule(family, identity, at, || (place.db, place.key));
     }
-    true
+    Some(family)
+}
+
+fn noted<O: Object>(handle: &Handle) -> Option<(Identity, Option<Micros>)> {
+    let value = handle.value::<O>().ok()??;
+    // SAFETY: the value lives in the open key and nothing else runs meanwhile.
+    Some(unsafe { ((*value).identity(), wake(&(*value).object, clock::now())) })
 }

@@ -29,8 +29,10 @@ pub enum Access {
     Read,
     /// Looks at it and may change it.
     Update,
-    /// Changes it without telling anything of it.
+    /// Adds to it without telling anything of it.
     Insert,
+    /// Changes it without telling anything of it, but what came of the command's own arguments.
+    Write,
 }
 
 /// One command as the server gets to know it.
@@ -230,6 +232,7 @@ fn key_specs(command: &Command) -> Vec<raw::RedisModuleCommandKeySpec> {
             raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
         }
         Access::Insert => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_INSERT,
+        Access::Write => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
     };
     // SAFETY: as above.
     let end: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };

@@ -30,6 +30,8 @@ impl Error {
     /// To a client that waited, when its rights were taken away meanwhile.
     pub const NO_PERMISSION: Self =
         Self::new("NOPERM this user has no permissions to run this command on the key any more");
+    /// In the server's words.
+    pub const OUT_OF_MEMORY: Self = Self::new("OOM command not allowed when used memory > 'maxmemory'.");
     pub const INTERNAL: Self =
         Self::new("ERR internal error in sluice, please report it; the server's log has the place");
 

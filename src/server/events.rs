@@ -5,12 +5,12 @@ use super::census::note;
 use super::chores::{self, Chore};
 use super::guard::shield;
 use super::info::FAMILIES;
+use super::key::Handle;
 use super::registry::{self, Place};
-use super::types::for_family;
-use super::{block, clock, lines, migration, numbers, propagate, timer, truncated};
+use super::{block, clock, lines, migration, numbers, propagate, stats, timer, truncated};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Subscribes to everything below. Only within `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
@@ -24,6 +24,7 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<(), &'static str> {
         raw::REDISMODULE_EVENT_REPLICA_CHANGE,
         raw::REDISMODULE_EVENT_CRON_LOOP,
         raw::REDISMODULE_EVENT_EVENTLOOP,
+        raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD,
     ] {
         // SAFETY: within OnLoad; a static callback.
         let done = unsafe {
@@ -70,6 +71,7 @@ unsafe extern "C" fn on_event(
                     swapped(unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() });
                 }
                 raw::REDISMODULE_EVENT_LOADING => loading(ctx, sub),
+                raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => loading_beside(ctx, sub),
                 raw::REDISMODULE_EVENT_FORK_CHILD => child(sub),
                 raw::REDISMODULE_EVENT_PERSISTENCE => persistence(sub),
                 raw::REDISMODULE_EVENT_REPLICA_CHANGE => replica(sub),
@@ -102,21 +104,25 @@ unsafe extern "C" fn on_key_event(
             let (ctx, event, name) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event).to_bytes(), bytes(key)) };
             if matches!(event, b"rename_to" | b"move_to" | b"copy_to" | b"restore") {
                 let db = ctx.db();
-                for (family, _) in FAMILIES {
-                    let found = for_family!(family, note(ctx, key));
-                    if found && event == b"restore" && timer::ready(ctx) && !migration::staged(name) {
+                if let Some(family) =
+                    ON_ITS_WAY.swap(false, Ordering::Relaxed).then(|| note(ctx, key)).flatten()
+                {
+                    if event == b"restore" && timer::ready(ctx) && !migration::staged(name) {
                         chores::add(Chore::Bound { family, place: Place { db, key: name.into() } });
                     }
+                    timer::arm(ctx);
                 }
                 lines::look_again(db, name);
-                timer::arm(ctx);
             }
             match event {
                 // In a transaction it may have become something else by its end: who waits is told then what it is.
-                b"del" | b"rename_from" | b"expired" | b"evicted" if !ctx.flags().atomic() => {
+                b"del" | b"rename_from" | b"expired" | b"evicted"
+                    if !lines::nobody() && !ctx.flags().atomic() =>
+                {
                     lines::vanished(ctx.db(), name);
                 }
                 b"move_from" => came_from(ctx.db()),
+                b"persist" => persisted(ctx, key),
                 b"move_to" | b"copy_to" => go_back(ctx),
                 _ => {}
             }
@@ -124,6 +130,15 @@ unsafe extern "C" fn on_key_event(
         },
         || super::api::OK,
     )
+}
+
+/// A value of ours was loaded, copied or taken out of its key since a key last got its value from elsewhere: so that may be it. All other keys are left alone:
+/// looking at each would cost who has none of ours.
+static ON_ITS_WAY: AtomicBool = AtomicBool::new(false);
+
+/// A value of ours may be about to get another key.
+pub fn on_its_way() {
+    ON_ITS_WAY.store(true, Ordering::Relaxed);
 }
 
 /// The database a key is being moved or copied out of; -1: not known.
@@ -140,6 +155,18 @@ fn go_back(ctx: Ctx<'_>) {
     let db = ORIGIN.swap(-1, Ordering::Relaxed);
     if db >= 0 {
         ctx.select(db);
+    }
+}
+
+/// A limiter that goes by itself cannot be kept by taking away its TTL: it would be full, and stay.
+fn persisted(ctx: Ctx<'_>, key: RawString) {
+    if FAMILIES.iter().all(|(family, _)| stats::objects(*family) == 0) || !timer::ready(ctx) {
+        return;
+    }
+    // SAFETY: the key is live during the callback.
+    let (family, name) = unsafe { (Handle::unseen(ctx, key).family(), bytes(key)) };
+    if let Some(family) = family.filter(|_| !migration::staged(name)) {
+        chores::add(Chore::Bound { family, place: Place { db: ctx.db(), key: name.into() } });
     }
 }
 
@@ -183,6 +210,21 @@ fn loading(ctx: Ctx<'_>, sub: u64) {
         }
         lines::look_again_all(-1);
         timer::soon(ctx);
+    }
+}
+
+/// A replica loads a new data set beside its old one (`repl-diskless-load swapdb`).
+fn loading_beside(ctx: Ctx<'_>, sub: u64) {
+    match sub {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => registry::load_beside(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => registry::stay(),
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => {
+            block::flushed(&registry::replace());
+            lines::emptied(-1);
+            lines::look_again_all(-1);
+            timer::arm(ctx);
+        }
+        _ => {}
     }
 }
 

@@ -4,187 +4,24 @@
 //! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a change. While the object is borrowed no server function is
 //! called that could run foreign code (notifications come last, when the key is closed).
 
-use super::api::{Ctx, OK, OwnedString, RawString, bytes, rm};
+use super::api::{Ctx, OwnedString, RawString, bytes, rm};
 use super::block::{self, Gives};
 use super::error::Error;
 use super::guard::{self, shield, trip};
+pub use super::handle::look;
+pub(super) use super::handle::{Handle, Holds, Mode, holds, note, read};
 use super::registry::{self, Identity};
 use super::reply::Tree;
-use super::types::{self, Value};
+use super::types::Value;
 use super::{answers, clock, lines, numbers, propagate, stats, unit};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
-use redis_module::raw;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::panicking;
-
-/// An open key handle of the server, closed on drop.
-pub(super) struct Handle(pub(super) *mut raw::RedisModuleKey);
-
-impl Handle {
-    /// # Safety
-    /// `name` is a live string of the server.
-    pub(super) unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
-        // SAFETY: a live context and string.
-        let handle =
-            Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() });
-        if unit::pending() && handle.is_empty() {
-            // SAFETY: a live string.
-            unsafe { unit::found_missing(ctx, name) };
-        }
-        handle
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        // SAFETY: an open key handle; that of a missing key may be null.
-        unsafe { rm!(RedisModule_KeyType(self.0)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int }
-    }
-
-    /// The value, if the key holds one of family `O`.
-    pub(super) fn value<O: Object>(&self) -> Result<Option<*mut Value<O>>, Error> {
-        if self.0.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: an open key handle.
-        unsafe {
-            // Of no type of a module: it may be empty.
-            if rm!(RedisModule_ModuleTypeGetType(self.0)) == types::handle(O::FAMILY) {
-                return Ok(Some(rm!(RedisModule_ModuleTypeGetValue(self.0)).cast()));
-            }
-        }
-        if self.is_empty() { Ok(None) } else { Err(Error::WRONG_TYPE) }
-    }
-}
-
-impl Handle {
-    /// Makes a value the key's, which is open for writing and empty; the value comes back if the server does not take it.
-    pub(super) fn put<O: Object>(&self, value: Box<Value<O>>) -> Result<*mut Value<O>, Box<Value<O>>> {
-        let value = Box::into_raw(value);
-        // SAFETY: an open key, our type; the server owns the value from here on (freed by the type's free hook).
-        let taken = unsafe {
-            rm!(RedisModule_ModuleTypeSetValue(self.0, types::handle(O::FAMILY), value.cast::<c_void>()))
-        };
-        if taken == OK {
-            // SAFETY: the value in the open key.
-            stats::born(O::FAMILY, unsafe { (*value).memory() });
-            Ok(value)
-        } else {
-            // SAFETY: the server did not take the value; it is still ours.
-            Err(unsafe { Box::from_raw(value) })
-        }
-    }
-
-    /// Gives the key a TTL (unix ms), or takes it away (-1).
-    ///
-    /// # Safety
-    /// The key is open for writing and holds `value`.
-    pub(super) unsafe fn expire<O>(&self, value: *mut Value<O>, ms: i64) {
-        // SAFETY: by the contract.
-        unsafe {
-            rm!(RedisModule_SetAbsExpire(self.0, ms));
-            (*value).expires_ms = ms.max(0);
-        }
-    }
-
-    fn close(&mut self) {
-        let handle = std::mem::replace(&mut self.0, std::ptr::null_mut());
-        if !handle.is_null() {
-            // SAFETY: opened by `open`, and closed once.
-            unsafe { rm!(RedisModule_CloseKey(handle)) }
-        }
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// What of the key's family is asked: does it hold one, something else, or nothing?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
-    Nothing,
-    Ours,
-    Other,
-}
-
-/// Looks at a key without touching its LRU, TTL or statistics.
-///
-/// # Safety
-/// `name` is a live string of the server.
-pub unsafe fn holds<O: Object>(ctx: Ctx<'_>, name: RawString) -> Holds {
-    // SAFETY: passed on.
-    let handle =
-        unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH) };
-    match handle.value::<O>() {
-        Ok(None) => Holds::Nothing,
-        Ok(Some(_)) => Holds::Ours,
-        Err(_) => Holds::Other,
-    }
-}
-
-/// Whether there is a key of this name, of whichever type.
-pub fn is_there(ctx: Ctx<'_>, name: &OwnedString) -> bool {
-    let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
-    // SAFETY: `name` is live.
-    !unsafe { Handle::open(ctx, name.raw(), mode) }.is_empty()
-}
-
-/// Reads the object in a key (None: no key), as it is.
-///
-/// # Safety
-/// `name` is a live string of the server.
-pub unsafe fn read<O: Object, R>(
-    ctx: Ctx<'_>,
-    name: RawString,
-    f: impl FnOnce(Option<&O>) -> R,
-) -> Result<R, Error> {
-    // SAFETY: passed on.
-    unsafe { read_value::<O, R>(ctx, name, |value| f(value.map(|v| &v.object))) }
-}
-
-/// The same with what this server notes about the object.
-///
-/// # Safety
-/// As [`read`].
-pub unsafe fn read_value<O: Object, R>(
-    ctx: Ctx<'_>,
-    name: RawString,
-    f: impl FnOnce(Option<&Value<O>>) -> R,
-) -> Result<R, Error> {
-    // SAFETY: passed on.
-    let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ) };
-    // SAFETY: the value lives in the open key and nothing else runs while `f` looks at it.
-    Ok(f(handle.value::<O>()?.map(|v| unsafe { &*v })))
-}
-
-/// Reads the object in a key by a name of our own, as it is; a blank one if there is no key.
-pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -> R) -> Result<R, Error> {
-    // SAFETY: `name` is live.
-    unsafe { read::<O, _>(ctx, name.raw(), |object| f(object.unwrap_or(&O::blank()))) }
-}
-
-/// Changes what is not state of the object of this number, if it is the one in the key: who waits on it. Nothing is settled, carried or signalled.
-pub fn note<O: Object>(ctx: Ctx<'_>, key: &[u8], id: u64, f: impl FnOnce(&mut O)) {
-    let name = OwnedString::new(key);
-    // SAFETY: `name` is live. The value lives in the open key and nothing else runs while `f` changes it.
-    unsafe {
-        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
-        let handle = Handle::open(ctx, name.raw(), mode);
-        if let Ok(Some(value)) = handle.value::<O>()
-            && (*value).id == id
-        {
-            let before = (*value).memory();
-            f(&mut (*value).object);
-            stats::grew(O::FAMILY, (*value).memory() as i64 - before as i64);
-        }
-    }
-}
 
 /// How many keys are open for change: while one is, nothing else may open any (its decisions are not carried yet).
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -249,16 +86,26 @@ impl<'a, O: Object> Opened<'a, O> {
         now: Micros,
     ) -> Result<Self, Error> {
         // SAFETY: passed on.
-        let mut opened = unsafe { Self::open(ctx, name, argv, now)? };
-        if opened.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
-            opened.settle(usize::MAX);
-        }
-        Ok(opened)
+        Ok(unsafe { Self::open(ctx, name, argv, now, Mode::Write)? }.up_to_date())
     }
 
-    unsafe fn open(ctx: Ctx<'a>, name: RawString, argv: &'a [RawString], now: Micros) -> Result<Self, Error> {
+    fn up_to_date(mut self) -> Self {
+        let now = self.now;
+        if self.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
+            self.settle(usize::MAX);
+        }
+        self
+    }
+
+    unsafe fn open(
+        ctx: Ctx<'a>,
+        name: RawString,
+        argv: &'a [RawString],
+        now: Micros,
+        mode: Mode,
+    ) -> Result<Self, Error> {
         // SAFETY: passed on.
-        let handle = unsafe { Handle::open(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) };
+        let handle = unsafe { Handle::of(ctx, name, mode) };
         let value = handle.value::<O>()?.unwrap_or(std::ptr::null_mut());
         let mut opened = Self {
             ctx,
@@ -284,8 +131,14 @@ impl<'a, O: Object> Opened<'a, O> {
         Ok(opened)
     }
 
-    /// Opens a key by a name of our own, for change, at this instant.
+    /// Opens a key by a name of our own, for change, at this instant: for what no command does.
     pub fn named(ctx: Ctx<'a>, name: &'a OwnedString) -> Result<Self, Error> {
+        // SAFETY: `name` lives for `'a`; there are no arguments.
+        Ok(unsafe { Self::open(ctx, name.raw(), &[], clock::now(), Mode::Quiet)? }.up_to_date())
+    }
+
+    /// The same for a command that may wait.
+    pub fn asked(ctx: Ctx<'a>, name: &'a OwnedString) -> Result<Self, Error> {
         // SAFETY: `name` lives for `'a`; there are no arguments.
         unsafe { Self::new(ctx, name.raw(), &[], clock::now()) }
     }
@@ -296,7 +149,7 @@ impl<'a, O: Object> Opened<'a, O> {
     /// `name` is a live string of the server for `'a`.
     pub unsafe fn unsettled(ctx: Ctx<'a>, name: RawString, now: Micros) -> Result<Self, Error> {
         // SAFETY: passed on.
-        let mut opened = unsafe { Self::open(ctx, name, &[], now)? };
+        let mut opened = unsafe { Self::open(ctx, name, &[], now, Mode::Quiet)? };
         opened.timed = true;
         Ok(opened)
     }
@@ -370,13 +223,16 @@ impl<'a, O: Object> Opened<'a, O> {
         self.settled
     }
 
-    /// Has a key that came without a TTL get the one its object asks for, or go.
+    /// Has a key that came without a TTL, or lost it, get the one its object asks for, or go.
     pub fn bound(&mut self) {
         let now = self.now;
         let ends = self.existing().is_some_and(|o| o.lifetime(now) != Lifetime::Forever);
-        // SAFETY: an open key handle.
-        if ends && unsafe { rm!(RedisModule_GetExpire(self.handle.0)) } < 0 {
-            self.journal.touch();
+        // SAFETY: an open key handle; as in `existing`: who ends is there.
+        unsafe {
+            if ends && rm!(RedisModule_GetExpire(self.handle.0)) < 0 {
+                (*self.value).expires_ms = -1;
+                self.journal.touch();
+            }
         }
     }
 

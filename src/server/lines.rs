@@ -284,7 +284,8 @@ pub fn waiting(db: i32, key: &[u8]) -> usize {
     })
 }
 
-fn nobody() -> bool {
+/// Whether there is no line at all.
+pub fn nobody() -> bool {
     LINES.with(|l| l.lines.is_empty())
 }
 
@@ -307,7 +308,7 @@ pub fn changed<'k>(ctx: Ctx<'_>, key: impl FnOnce() -> &'k [u8]) {
 
 /// What is at a key may have changed hands: its line is looked at as soon as the running command is done.
 pub fn look_again(db: i32, key: &[u8]) {
-    if LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
+    if !nobody() && LINES.with(|l| l.lines.contains_key(&(db, Box::from(key)))) {
         chores::add(Chore::LookAgain(Place { db, key: key.into() }));
     }
 }

@@ -64,7 +64,7 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
     commands::register(&Registrar::new(ctx))?;
     events::subscribe(ctx)?;
     // SAFETY: within OnLoad; the callback is static. The options: a failed read of a damaged payload is reported to us instead of ending the
-    // server, and a key counts as modified only when we say so.
+    // server, a key counts as modified only when we say so, and a new data set may be loaded beside the one that is served.
     unsafe {
         rm!(RedisModule_SetModuleOptions(ctx.raw(), (OPTIONS | migration::options()).cast_signed()));
         if rm!(RedisModule_RegisterInfoFunc(ctx.raw(), Some(info::report))) != OK {
@@ -75,7 +75,8 @@ fn load(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
 }
 
 /// The second is REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED, whose name bindgen does not carry.
-const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | 1 << 1;
+const OPTIONS: u32 =
+    raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | 1 << 1 | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
 
 /// An effect in the AOF that cannot be applied: starting without it would silently lose what it says, so the server does not start, as with
 /// any other damaged AOF. Nothing outside a load is ever ended by this.

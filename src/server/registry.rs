@@ -5,12 +5,15 @@
 //!
 //! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
 //!   acked, a booking served): then the wake finds nothing due, and the entry moves on.
+//! - While a replica loads a new data set beside its old one, which it goes on serving, what is loaded is noted apart (*arriving*): it is in no database yet, and never is if
+//!   the load is broken off.
 //! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its number. (Some servers free
 //!   values without telling.)
 
 use super::api::Ctx;
 use super::main_thread::MainThread;
 use super::timer;
+use crate::engine::footprint::{block, tree};
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use hashbrown::{HashMap, HashSet};
@@ -36,12 +39,18 @@ struct Entry {
     wake: Micros,
 }
 
+/// About what is kept of one object, with a short name: an entry in a table that is three quarters full, and one in a tree.
+pub const EACH: usize =
+    block(32) + (size_of::<(u64, Entry)>() + 1) * 4 / 3 + tree(100, size_of::<(Micros, u64)>()) / 100;
+
 #[derive(Debug, Default)]
 struct Registry {
     entries: HashMap<u64, Entry>,
     wakes: BTreeSet<(Micros, u64)>,
     /// The entry last scheduled and its wake: on a hot key it spares the look-up. Forgotten whenever an entry goes.
     recent: Option<(u64, Micros)>,
+    /// What is loaded beside the data set that is served.
+    arriving: Option<HashMap<u64, Entry>>,
 }
 
 static REGISTRY: std::sync::LazyLock<MainThread<Registry>> =
@@ -76,12 +85,58 @@ pub fn schedule(family: Family, object: Identity, at: Micros, place: impl FnOnce
     }
 }
 
+/// An object was loaded, from a file or a master or by RESTORE, at which something is due at `at`.
+pub fn loaded(family: Family, object: Identity, at: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
+    let aside = REGISTRY.with(|r| r.arriving.is_some());
+    if !aside {
+        return schedule(family, object, at, place);
+    }
+    let (db, key) = place();
+    let entry = Entry { family, place: Place { db, key }, wake: at };
+    REGISTRY.with(|r| r.arriving.as_mut().map(|arriving| arriving.insert(object.id, entry)));
+}
+
+/// From now on a new data set is loaded beside the one that is served.
+pub fn load_beside() {
+    REGISTRY.with(|r| r.arriving = Some(HashMap::new()));
+}
+
+/// The load was broken off: what came with it is nowhere.
+pub fn stay() {
+    REGISTRY.with(|r| r.arriving = None);
+}
+
+/// The new data set takes the place of the old one. The numbers of the old one's objects.
+pub fn replace() -> HashSet<u64> {
+    REGISTRY.with(|r| {
+        r.recent = None;
+        let old = std::mem::replace(&mut r.entries, r.arriving.take().unwrap_or_default());
+        r.wakes = r.entries.iter().map(|(id, entry)| (entry.wake, *id)).collect();
+        old.into_keys().collect()
+    })
+}
+
+impl Registry {
+    /// Room that once was needed and is not any more is given back.
+    fn shrink(&mut self) {
+        const FEW: usize = 1 << 10;
+        let room = self.entries.capacity();
+        if room > FEW && self.entries.len() < room / 8 {
+            self.entries.shrink_to(room / 4);
+        }
+    }
+}
+
 /// The object is gone, or goes.
 pub fn forget(id: u64) {
     REGISTRY.with(|r| {
         r.recent = None;
+        if let Some(arriving) = &mut r.arriving {
+            arriving.remove(&id);
+        }
         if let Some(entry) = r.entries.remove(&id) {
             r.wakes.remove(&(entry.wake, id));
+            r.shrink();
         }
     });
 }
@@ -177,6 +232,7 @@ pub fn take_due(now: Micros) -> Option<Due> {
         r.wakes.pop_first();
         r.recent = None;
         let Entry { family, place, .. } = r.entries.remove(&id)?;
+        r.shrink();
         Some(Due { family, object: Identity { id }, place, wake })
     })
 }

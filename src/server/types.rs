@@ -4,13 +4,14 @@
 //! version and family, so a payload is checked as hostile input, as a carried effect is.
 //!
 //! All hooks run on the main thread but `free`, which may run in the background: it only drops the object, and tells the registry when it
-//! happens to be on the main thread. A value that goes has been `unlink`ed before on the main thread, or flushed, which fires an event.
+//! happens to be on the main thread; there a large object is dropped by a thread of ours. A value that goes has been `unlink`ed before on the main thread, or flushed, which fires an event.
 
 use super::api::{Ctx, OwnedString, adopt, bytes, rm};
 use super::guard::shield;
-use super::key::schedule;
+use super::key::{schedule, wake};
 use super::registry::{self, Identity};
-use super::{block, clock, events, lines, numbers, stats, trust};
+use super::{background, block, clock, events, lines, numbers, stats, trust};
+use crate::engine::footprint::block;
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::{Blob, Journal};
@@ -206,13 +207,16 @@ unsafe extern "C" fn rdb_load<O: Object>(io: *mut raw::RedisModuleIO, encoding: 
             let Some(object) = (unsafe { load::<O>(io) }) else { return null_mut() };
             let value = Value::arrived(object);
             stats::born(O::FAMILY, value.memory());
+            events::on_its_way();
             let value = Box::into_raw(Box::new(value));
             // SAFETY: the io handle is live; its key name, if any, is a live string; the value was just made.
             unsafe {
                 let key = rm!(RedisModule_GetKeyNameFromIO(io));
                 if !key.is_null() {
                     let db = rm!(RedisModule_GetDbIdFromIO(io));
-                    schedule(&*value, clock::now(), || (db, bytes(key).into()));
+                    if let Some(at) = wake(&(*value).object, clock::now()) {
+                        registry::loaded(O::FAMILY, (*value).identity(), at, || (db, bytes(key).into()));
+                    }
                 }
             }
             value.cast()
@@ -304,8 +308,18 @@ unsafe extern "C" fn aof_rewrite<O: Object>(
 }
 
 unsafe extern "C" fn mem_usage<O: Object>(value: *const c_void) -> usize {
-    // SAFETY: a hook's value.
-    shield(|| unsafe { &*value.cast::<Value<O>>() }.memory(), || 0)
+    /// What the server makes of a value of ours: its own object, and the pointer to the type.
+    const SERVERS: usize = 32;
+    shield(
+        || {
+            // SAFETY: a hook's value.
+            let value = unsafe { &*value.cast::<Value<O>>() };
+            let timed = if value.object.next_event().is_some() { registry::EACH } else { 0 };
+            let own = size_of::<Value<O>>();
+            SERVERS + value.memory() + block(own) - own + timed
+        },
+        || 0,
+    )
 }
 
 unsafe extern "C" fn free_effort<O: Object>(
@@ -350,6 +364,8 @@ unsafe extern "C" fn free<O: Object>(value: *mut c_void) {
             if MAIN.get() == Some(&std::thread::current().id()) {
                 registry::forget(value.id);
                 block::orphaned(&mut value.object);
+                let effort = value.object.effort();
+                background::drop_lazily(value, effort);
             }
         },
         || (),
@@ -360,6 +376,7 @@ unsafe extern "C" fn unlink<O: Object>(opt: *mut raw::RedisModuleKeyOptCtx, valu
     shield(
         || {
             // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
+            events::on_its_way();
             // SAFETY: a hook's value.
             registry::forget(unsafe { (*value.cast::<Value<O>>()).id });
             if O::FAMILY.queue() {
@@ -386,6 +403,7 @@ unsafe extern "C" fn copy<O: Object>(
             let object = unsafe { object::<O>(value) }.duplicate();
             let copy = Value::arrived(object);
             stats::born(O::FAMILY, copy.memory());
+            events::on_its_way();
             let copy = Box::into_raw(Box::new(copy));
             // SAFETY: the handle is live for the hook, its key name is a live string; the copy was just made.
             unsafe {

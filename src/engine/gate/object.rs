@@ -5,12 +5,14 @@ use super::{Effect, Gate, Kind, Line, Permits};
 use crate::engine::bucket::Bucket;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::semaphore::Lease;
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
+use std::ffi::CStr;
 
 impl Gate {
     /// [`Object::apply`] by another name: changes the state and nothing else.
@@ -136,12 +138,17 @@ impl Object for Gate {
         told
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Set { .. }).then_some(c"gate.set")
+    }
+
     fn lifetime(&self, _now: Micros) -> Lifetime {
         if self.stages.is_empty() { Lifetime::Gone } else { Lifetime::Forever }
     }
 
     fn memory(&self) -> usize {
-        let stages: usize = self.stages.iter().map(|s| size_of::<Stage>() + s.name.len()).sum();
+        let names: usize = self.stages.iter().map(|s| block(s.name.len())).sum();
+        let stages = block(self.stages.capacity() * size_of::<Stage>()) + names;
         size_of::<Self>() + stages + self.permits.memory() + self.line.memory()
     }
 

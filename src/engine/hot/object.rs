@@ -6,11 +6,13 @@ use super::{Hot, LINGER, most};
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, Policy, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, table};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
+use std::ffi::CStr;
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +65,8 @@ impl Hot {
                     None => self.exceptions.remove(&subject[..]),
                 };
                 match (old, limits) {
-                    (None, Some(_)) => self.exception_bytes += subject.len(),
-                    (Some(_), None) => self.exception_bytes -= subject.len(),
+                    (None, Some(_)) => self.exception_bytes += block(subject.len()),
+                    (Some(_), None) => self.exception_bytes -= block(subject.len()),
                     _ => {}
                 }
             }
@@ -228,13 +230,17 @@ impl Object for Hot {
         self.forget_full(full, most, journal) < most || self.drop_at().is_none_or(|at| at > now)
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Set { .. }).then_some(c"hot.set")
+    }
+
     fn lifetime(&self, _now: Micros) -> Lifetime {
         if self.rule.is_some() { Lifetime::Forever } else { Lifetime::Gone }
     }
 
     fn memory(&self) -> usize {
         let exceptions =
-            self.exceptions.capacity() * (size_of::<(Box<[u8]>, Limits)>() + 1) + self.exception_bytes;
+            table(self.exceptions.capacity(), size_of::<(Box<[u8]>, Limits)>()) + self.exception_bytes;
         size_of::<Self>() + self.subjects.memory() + exceptions + self.top.memory()
     }
 

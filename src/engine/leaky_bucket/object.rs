@@ -4,12 +4,14 @@ use super::{Extras, LeakyBucket, Place};
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
 use serde::{Deserialize, Serialize};
+use std::ffi::CStr;
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +164,10 @@ impl Object for LeakyBucket {
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Pinned { .. }).then_some(c"lb.set")
+    }
+
     fn lifetime(&self, now: Micros) -> Lifetime {
         if self.pinned() {
             return Lifetime::Forever;
@@ -175,10 +181,11 @@ impl Object for LeakyBucket {
     }
 
     fn memory(&self) -> usize {
-        let per_place = 2 * size_of::<(Ticket, Micros)>() + size_of::<Place>();
         let extras = self.extras.as_ref().map_or(0, |e| {
-            size_of::<Extras>()
-                + e.line.places.len() * per_place
+            let places = e.line.places.len();
+            block(size_of::<Extras>())
+                + tree(places, size_of::<(Ticket, Place)>())
+                + tree(places, size_of::<(Micros, Ticket)>())
                 + e.answers.len() * size_of::<(Ticket, Answer)>()
         });
         size_of::<Self>() + extras

@@ -73,6 +73,10 @@ impl Object for Queue {
         into.iter_mut().zip(counts).for_each(|(slot, count)| *slot = count);
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Config { .. }).then_some(c"rq.set")
+    }
+
     fn lifetime(&self, _now: Micros) -> Lifetime {
         Lifetime::Forever
     }
@@ -89,8 +93,9 @@ impl Object for Queue {
             [&self.delayed, &self.deadlines, &self.own_ttls, &self.default_ttls, &self.window_ends];
         let entries = instants.iter().map(|o| o.len()).sum::<usize>() + self.claims.len() + self.deaths.len();
         let orders = entries * 15 + self.ready as usize * 5;
-        // A lane has at least one run, and a few places in the trees.
-        let lanes = self.lanes.len() * 160;
+        // A lane that has messages has at least one run, and a few places in the trees.
+        let full = self.lanes.len().min(self.messages.len());
+        let lanes = full * 160 + (self.lanes.len() - full) * 60;
         size_of::<Self>() + slabs + indexes + orders + self.names.memory() + self.heap + lanes
     }
 

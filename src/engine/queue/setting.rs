@@ -67,6 +67,11 @@ impl Queue {
         }
     }
 
+    /// Whether something is kept of the group already; of the queue as a whole it always is.
+    pub fn knows(&self, group: Option<&[u8]>) -> bool {
+        group.is_none() || self.find_lane(group).is_some()
+    }
+
     /// Whether a push (to this group) is refused.
     pub fn push_paused(&self, now: Micros, group: Option<&[u8]>) -> bool {
         self.is_paused(now, group, true)

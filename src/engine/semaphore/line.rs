@@ -1,5 +1,6 @@
 //! The line of clients blocked on a semaphore or gate: first come, first served, each until its own time is over. Not state.
 
+use crate::engine::footprint::tree;
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,7 @@ impl<W> Line<W> {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.waiters.len() * (size_of::<(Ticket, Micros, W)>() + size_of::<(Micros, Ticket)>()) * 5 / 4
+        let len = self.waiters.len();
+        tree(len, size_of::<(Ticket, Micros, W)>()) + tree(len, size_of::<(Micros, Ticket)>())
     }
 }

@@ -206,6 +206,19 @@ impl Object for Semaphore {
         told
     }
 
+    fn event(&self, effect: &Self::Effect, now: Micros) -> Option<&'static CStr> {
+        match effect {
+            Effect::Set { .. } => Some(c"sem.set"),
+            Effect::Granted { .. } => Some(c"sem.acquire"),
+            // Whether it was given back or its time was over is not said, but seen: as near as the two clocks are to each other.
+            Effect::Ended { receipt } => match self.permits.get(*receipt) {
+                Some(lease) if lease.until > now => Some(c"sem.release"),
+                _ => Some(c"sem.timeout"),
+            },
+            Effect::Renewed { .. } | Effect::Drawn { .. } => None,
+        }
+    }
+
     fn lifetime(&self, now: Micros) -> Lifetime {
         match self.permits.last_end() {
             _ if self.pinned => Lifetime::Forever,

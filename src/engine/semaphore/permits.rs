@@ -1,6 +1,7 @@
 //! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE` share.
 
 use super::ends::Ends;
+use crate::engine::footprint::{block, tree};
 use crate::engine::time::Micros;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,7 +15,7 @@ pub struct Lease {
 }
 
 /// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹² as no limit is larger, and
-/// `owner_bytes` that of their owners' lengths; no receipt is above `last`.
+/// `owner_bytes` what their owners' names take; no receipt is above `last`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Permits {
     held: BTreeMap<u64, Lease>,
@@ -44,7 +45,7 @@ impl Permits {
         self.remove(receipt);
         self.drawn(receipt);
         self.used += lease.count;
-        self.owner_bytes += lease.owner.len();
+        self.owner_bytes += block(lease.owner.len());
         self.by_end.insert(lease.until, receipt, lease.count);
         self.held.insert(receipt, lease);
     }
@@ -68,7 +69,7 @@ impl Permits {
     pub(crate) fn remove(&mut self, receipt: u64) {
         if let Some(lease) = self.held.remove(&receipt) {
             self.used -= lease.count;
-            self.owner_bytes -= lease.owner.len();
+            self.owner_bytes -= block(lease.owner.len());
             self.by_end.remove(lease.until, receipt);
         }
     }
@@ -188,7 +189,6 @@ impl Permits {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let each = size_of::<(u64, Lease)>();
-        self.held.len() * each * 5 / 4 + self.by_end.memory() + self.owner_bytes
+        tree(self.held.len(), size_of::<(u64, Lease)>()) + self.by_end.memory() + self.owner_bytes
     }
 }

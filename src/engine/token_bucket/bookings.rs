@@ -12,6 +12,7 @@
 //! Not state: see [`super`].
 
 use crate::engine::bucket::{Bucket, Level};
+use crate::engine::footprint::tree;
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ impl Line {
 
     /// Bytes on the heap, roughly.
     pub(super) fn memory(&self) -> usize {
-        self.bookings.len() * (size_of::<Ticket>() + size_of::<Booking>()) * 5 / 4
+        tree(self.bookings.len(), size_of::<(Ticket, Booking)>())
     }
 
     /// Time has passed or tokens came back, for all in the line alike.

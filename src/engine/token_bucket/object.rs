@@ -5,10 +5,12 @@ use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Level, Limits, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Family, Lifetime, Object};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
+use std::ffi::CStr;
 
 impl TokenBucket {
     /// [`Object::apply`] by another name: changes the state and nothing else.
@@ -190,6 +192,10 @@ impl Object for TokenBucket {
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
     }
 
+    fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
+        matches!(effect, Effect::Pinned { .. }).then_some(c"tb.set")
+    }
+
     fn lifetime(&self, now: Micros) -> Lifetime {
         if self.pinned() {
             return Lifetime::Forever;
@@ -214,10 +220,11 @@ impl Object for TokenBucket {
     }
 
     fn memory(&self) -> usize {
-        let per_hold = 2 * (size_of::<(Micros, u64)>() + size_of::<super::Hold>());
         let extras = self.extras.as_ref().map_or(0, |e| {
-            size_of::<Extras>()
-                + e.holds.len() * per_hold
+            let holds = e.holds.len();
+            block(size_of::<Extras>())
+                + tree(holds, size_of::<(u64, super::Hold)>())
+                + tree(holds, size_of::<(Micros, u64)>())
                 + e.line.memory()
                 + e.answers.len() * size_of::<(Ticket, Answer)>()
         });
