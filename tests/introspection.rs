@@ -530,7 +530,7 @@ fn a_wrong_load_option_keeps_the_module_out_and_says_why() {
             (
                 "no-such",
                 "yes",
-                "unknown load option no-such: expected cl-throttle, debug-clock, apply-from-clients, keep-numbers, max-payload or tick-budget-us",
+                "unknown load option no-such: expected cl-throttle, debug-clock, apply-from-clients, keep-numbers, max-payload, tick-budget-us, due-per-command or max-reply-bytes",
             ),
             ("tick-budget-us", "", "load option tick-budget-us has no value"),
         ] {

@@ -11,9 +11,9 @@ use super::guard::{self, shield, trip};
 use super::registry::{self, Identity};
 use super::reply::Tree;
 use super::types::{self, Value};
-use super::{answers, clock, lines, propagate, stats, unit};
+use super::{answers, clock, lines, pieces, propagate, stats, unit};
 use crate::engine::journal::Journal;
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use redis_module::raw;
@@ -190,6 +190,8 @@ pub struct Opened<'a, O: Object> {
     event: Option<&'static CStr>,
     /// Nothing that is due was left undone by [`Opened::settle`].
     settled: bool,
+    /// How much of what is put off it may do.
+    allowed: usize,
     /// The timer settles; who waits is looked at when it has done all that is due.
     timed: bool,
     /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
@@ -202,7 +204,7 @@ pub struct Opened<'a, O: Object> {
 type Counts = [u64; stats::MOST_EVENTS];
 
 impl<'a, O: Object> Opened<'a, O> {
-    /// Opens a key for change. What is due on the object is applied at once.
+    /// Opens a key for change. What is due on the object is applied at once, or as much as one command does where the rest can be put off.
     ///
     /// # Safety
     /// `name` is a live string of the server for `'a`. If there are `argv`, they are the arguments of the running command, and the name is one of them.
@@ -215,7 +217,8 @@ impl<'a, O: Object> Opened<'a, O> {
         // SAFETY: passed on.
         let mut opened = unsafe { Self::open(ctx, name, argv, now)? };
         if opened.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
-            opened.settle(usize::MAX);
+            let most = if O::PUTS_OFF { opened.journal.left() } else { usize::MAX };
+            opened.settle(most);
         }
         Ok(opened)
     }
@@ -238,12 +241,16 @@ impl<'a, O: Object> Opened<'a, O> {
             bytes_before: 0,
             event: None,
             settled: true,
+            allowed: pieces::left(),
             timed: false,
             removed: false,
             reaped: false,
             ended: false,
             kept: false,
         };
+        if O::PUTS_OFF {
+            opened.journal.allow(opened.allowed);
+        }
         opened.count_before();
         Ok(opened)
     }
@@ -262,6 +269,7 @@ impl<'a, O: Object> Opened<'a, O> {
         // SAFETY: passed on.
         let mut opened = unsafe { Self::open(ctx, name, &[], now)? };
         opened.timed = true;
+        opened.journal.allow(usize::MAX);
         Ok(opened)
     }
 
@@ -329,8 +337,10 @@ impl<'a, O: Object> Opened<'a, O> {
         if self.value.is_null() {
             return true;
         }
+        let begin = clock::monotonic();
         let (object, journal) = self.parts();
         self.settled = object.settle(now, most, journal);
+        stats::piece(clock::monotonic().saturating_sub(begin));
         self.settled
     }
 
@@ -413,6 +423,9 @@ impl<'a, O: Object> Opened<'a, O> {
         if std::mem::replace(&mut self.kept, true) {
             return;
         }
+        if O::PUTS_OFF && !self.timed {
+            pieces::spend(self.allowed.saturating_sub(self.journal.left()));
+        }
         if self.journal.changed() {
             self.commit();
         }
@@ -421,6 +434,8 @@ impl<'a, O: Object> Opened<'a, O> {
             // SAFETY: the value of the key that is still open.
             let object = unsafe { &(*self.value).object };
             if let Some(at) = wake(object, self.now) {
+                // What is left over comes after what is due by now on other keys.
+                let at = if self.timed && !self.settled { at.max(self.now) } else { at };
                 let at = if panicking() { at.max(self.now.saturating_add(AFTER_A_PANIC)) } else { at };
                 let place = || {
                     // SAFETY: `name` is live.
@@ -616,7 +631,7 @@ impl<O: Object> Drop for Opened<'_, O> {
 /// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
 /// is an instant of ours; seen from its own last instant, if the clock stepped back behind that.
 pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
-    let event = object.next_event();
+    let event = object.next_event().map(|at| if at == AT_ONCE { now } else { at });
     if !clock::frozen() {
         return event;
     }

@@ -181,6 +181,11 @@ pub fn take_due(now: Micros) -> Option<Due> {
     })
 }
 
+/// At how many objects something is due that has not been done yet. (Their wakes have come.)
+pub fn overdue(now: Micros) -> usize {
+    REGISTRY.with(|r| r.wakes.range(..=(now, u64::MAX)).count())
+}
+
 pub fn len() -> usize {
     REGISTRY.with(|r| r.entries.len())
 }

@@ -13,9 +13,9 @@ use proptest::prelude::*;
 const MS: i64 = 1_000;
 
 #[derive(Debug, Clone)]
-struct PushSpec {
-    id: Option<u8>,
-    size: u8,
+pub struct PushSpec {
+    pub id: Option<u8>,
+    pub size: u8,
     due: Option<i64>,
     priority: u8,
     group: Option<u8>,
@@ -26,8 +26,23 @@ struct PushSpec {
     on_dup: OnDup,
 }
 
+impl PushSpec {
+    pub fn options(&self, now: i64) -> PushOptions<'static> {
+        PushOptions {
+            due: self.due.map(|d| now + d),
+            priority: self.priority,
+            group: self.group.map(|g| GROUPS[usize::from(g)]),
+            ttl: self.ttl,
+            lease: self.lease,
+            max_deliveries: self.max,
+            dedup: self.dedup,
+            on_dup: self.on_dup,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
-enum Op {
+pub enum Op {
     Push(PushSpec),
     Mpush(PushSpec, u8),
     Claim { count: usize, lease: Option<i64>, consumer: Option<u8>, group: Option<u8>, no_ack: bool },
@@ -37,7 +52,7 @@ enum Op {
     Requeue(u8, i64, u64),
     Redrive(Option<Vec<u8>>, u64, i64),
     Delete(Vec<u8>),
-    Purge(u8),
+    Purge(u8, Option<u64>),
     Set(Settings),
     Pause { push: bool, claim: bool, group: Option<u8>, until: Option<i64> },
     Resume(Option<u8>),
@@ -46,8 +61,8 @@ enum Op {
     Reload,
 }
 
-const IDS: [&str; 7] = ["a", "b", "c", "1", "2", "7", "x@y"];
-const GROUPS: [&[u8]; 3] = [b"g", b"h", b"i"];
+pub const IDS: [&str; 7] = ["a", "b", "c", "1", "2", "7", "x@y"];
+pub const GROUPS: [&[u8]; 3] = [b"g", b"h", b"i"];
 
 fn group() -> impl Strategy<Value = Option<u8>> {
     prop_oneof![2 => Just(None), 3 => (0..3u8).prop_map(Some)]
@@ -109,7 +124,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let which = || prop::collection::vec(0..255u8, 0..4);
     let ids = || prop::collection::vec(0..8u8, 0..4);
     prop_oneof![
@@ -124,7 +139,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..3u8, 1..20i64, 1..5u64).prop_map(|(w, d, n)| Op::Requeue(w, d * MS, n)),
         3 => (prop::option::of(ids()), 1..5u64, prop_oneof![Just(0), 1..20i64]).prop_map(|(i, n, d)| Op::Redrive(i, n, d * MS)),
         2 => ids().prop_map(Op::Delete),
-        1 => (0..12u8).prop_map(Op::Purge),
+        1 => (0..12u8, prop::option::of(1..4u64)).prop_map(|(n, count)| Op::Purge(n, count)),
         4 => settings().prop_map(Op::Set),
         1 => (any::<bool>(), any::<bool>(), group(), prop_oneof![Just(None), (-5..30i64).prop_map(|d| Some(d * MS))])
             .prop_map(|(push, claim, group, until)| Op::Pause { push, claim, group, until }),
@@ -144,11 +159,8 @@ struct World {
     draw: u64,
     receipts: Vec<Receipt>,
     loaded: bool,
+    /// How much one look at what is due does, and one command of what can be put off.
     most: usize,
-}
-
-fn journal() -> Journal {
-    Journal::new(Family::Queue, true)
 }
 
 impl World {
@@ -166,9 +178,24 @@ impl World {
         }
     }
 
+    fn journal(&self) -> Journal {
+        let mut journal = Journal::new(Family::Queue, true);
+        journal.allow(self.most);
+        journal
+    }
+
+    /// What is put off is done, in pieces.
+    fn finish(&mut self) {
+        for at in 0..2 {
+            let mut j = self.journal();
+            while !self.queues[at].settle(self.now, self.most, &mut j) {}
+            carry(&mut self.followers[at], &mut j, &[]);
+        }
+    }
+
     fn settle(&mut self) {
         for at in 0..2 {
-            let mut j = journal();
+            let mut j = self.journal();
             while !self.queues[at].settle(self.now, self.most, &mut j) {}
             assert!(self.queues[at].next_event().is_none_or(|t| t > self.now));
             carry(&mut self.followers[at], &mut j, &[]);
@@ -190,18 +217,9 @@ impl World {
 
     fn push(&mut self, at: usize, spec: &PushSpec, many: Option<u8>) {
         let payload = vec![b'x'; spec.size.into()];
-        let o = PushOptions {
-            due: spec.due.map(|d| self.now + d),
-            priority: spec.priority,
-            group: spec.group.map(|g| GROUPS[usize::from(g)]),
-            ttl: spec.ttl,
-            lease: spec.lease,
-            max_deliveries: spec.max,
-            dedup: spec.dedup,
-            on_dup: spec.on_dup,
-        };
+        let o = spec.options(self.now);
+        let mut j = self.journal();
         let (q, twin, now) = (&mut self.queues[at], &mut self.twins[at], self.now);
-        let mut j = journal();
         match many {
             None => {
                 let id = spec.id.map(|i| IDS[usize::from(i)]);
@@ -231,7 +249,7 @@ impl World {
             }
             told => assert_eq!(told.is_some(), can),
         }
-        let mut j = journal();
+        let mut j = Journal::new(Family::Queue, true);
         let got = q.claim(self.now, o, &mut self.fencing, &mut j);
         assert_eq!(j.changed(), !got.is_empty());
         let told: Vec<_> =
@@ -258,7 +276,7 @@ impl World {
                 .collect()
         };
         let group_of = |g: &Option<u8>| g.map(|g| GROUPS[usize::from(g)]);
-        let mut j = journal();
+        let mut j = self.journal();
         match op {
             Op::Push(spec) => return self.push(at, spec, None),
             Op::Mpush(spec, n) => return self.push(at, spec, Some(*n)),
@@ -270,7 +288,7 @@ impl World {
                     consumer,
                     group: group_of(group),
                     no_ack: *no_ack,
-                    returnable: false,
+                    ..ClaimOptions::default()
                 };
                 return self.claim(at, &o);
             }
@@ -305,12 +323,13 @@ impl World {
             Op::Delete(picks) => {
                 let names = ids_of(picks);
                 let ids: Vec<Id> = names.iter().map(|i| Id::parse(i)).collect();
-                assert_eq!(self.queues[at].delete(&ids, &mut j), self.twins[at].delete(&names));
+                assert_eq!(self.queues[at].delete(now, &ids, &mut j), self.twins[at].delete(&names));
             }
-            Op::Purge(n) => {
+            Op::Purge(n, count) => {
                 let scopes = [Scope::Ready, Scope::Delayed, Scope::Dead, Scope::All];
                 if let Some(scope) = scopes.get(usize::from(*n)) {
-                    assert_eq!(self.queues[at].purge(*scope, &mut j), self.twins[at].purge(*scope));
+                    let got = self.queues[at].purge(*scope, *count, &mut j);
+                    assert_eq!(got, self.twins[at].purge(*scope, *count));
                 }
             }
             Op::Set(settings) => {
@@ -329,7 +348,7 @@ impl World {
             }
             Op::Move { dead, count } => {
                 let what = if *dead { Movable::Dead } else { Movable::Ready };
-                let mut to = journal();
+                let mut to = self.journal();
                 let [a, b] = &mut self.queues;
                 let (src, dst) = if at == 0 { (a, b) } else { (b, a) };
                 let got = src.move_to(dst, now, what, *count, &mut j, &mut to);
@@ -362,7 +381,7 @@ impl World {
                 let mut all: Vec<Told> = vec![];
                 let mut cursor = Cursor::Start;
                 loop {
-                    let (next, page) = q.list(state, group, cursor, 3).unwrap();
+                    let (next, page) = q.list(state, group, cursor, 3, usize::MAX).unwrap();
                     assert!(page.len() == 3 || next == Cursor::Start);
                     all.extend(page.into_iter().map(Told::from));
                     assert_eq!(Cursor::parse(next.to_string().as_bytes()), Some(next));
@@ -383,7 +402,7 @@ impl World {
     }
 }
 
-fn cases() -> u32 {
+pub fn cases() -> u32 {
     std::env::var("QUEUE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(150)
 }
 
@@ -398,6 +417,7 @@ proptest! {
         for (second, op) in &ops {
             let at = usize::from(*second);
             world.step(at, op);
+            world.finish();
             world.compare(at);
         }
         world.compare(0);
