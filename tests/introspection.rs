@@ -465,8 +465,10 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
             "sluice.apply-from-clients=no",
             "sluice.cl-throttle=yes",
             "sluice.debug-clock=yes",
+            "sluice.due-per-command=5000",
             "sluice.keep-numbers=yes",
             "sluice.max-payload=536870912",
+            "sluice.max-reply-bytes=33554432",
             "sluice.tick-budget-us=1000",
         ];
         assert_eq!(all, expected.iter().map(|s| (*s).to_owned()).collect());
@@ -477,6 +479,8 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
         for (line, what) in [
             ("CONFIG SET sluice.max-payload 0", "between 1 and"),
             ("CONFIG SET sluice.tick-budget-us 49", "between 50 and"),
+            ("CONFIG SET sluice.due-per-command 0", "between 1 and"),
+            ("CONFIG SET sluice.max-reply-bytes 0", "between 1 and"),
             ("CONFIG SET sluice.tick-budget-us x", "couldn't be parsed"),
             ("CONFIG SET sluice.cl-throttle no", "immutable"),
             ("CONFIG SET sluice.debug-clock no", "immutable"),

@@ -18,6 +18,7 @@ mod introspection;
 mod keyspace;
 mod panics;
 mod persistence;
+mod pieces;
 mod replication;
 mod sale;
 mod slots;

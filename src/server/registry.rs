@@ -4,7 +4,8 @@
 //! noted, and follow it through RENAME, MOVE and SWAPDB by the server's events (events.rs). Invariants:
 //!
 //! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
-//!   acked, a booking served): then the wake finds nothing due, and the entry moves on.
+//!   acked, a booking served): then the wake finds nothing due, and the entry moves on. What the timer leaves undone has its wake at the instant
+//!   of that look, behind all that was due by then elsewhere: keys take turns.
 //! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its number. (Some servers free
 //!   values without telling.)
 

@@ -257,8 +257,7 @@ fn settle<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
     trip("settling");
     opened.reap();
     opened.finish();
-    // Whoever can be served by now need not wait for the rest.
-    if O::FAMILY.queue() {
+    if done && O::FAMILY.queue() {
         lines::look_again(due.place.db, &due.place.key);
     }
     done

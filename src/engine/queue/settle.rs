@@ -80,7 +80,7 @@ impl Queue {
     pub(super) fn next_settling(&self) -> Option<Micros> {
         const NEVER: Micros = Micros::MAX;
         let front = |order: &Order<(Micros, u32)>| order.front().map_or(NEVER, |(at, _)| at);
-        let ttl = front(&self.default_ttls).saturating_add(self.config.ttl).min(front(&self.own_ttls));
+        let ttl = self.next_ttl();
         let lane = self.pause_ends.first().map_or(NEVER, |(at, ..)| *at);
         let lane = lane.min(self.refills.first().map_or(NEVER, |(at, _)| *at));
         let message = front(&self.deadlines).min(front(&self.delayed));
@@ -90,6 +90,12 @@ impl Queue {
             self.is_crowded() || self.unindexed.is_some() || self.too_many_dead() || self.over.is_any();
         let at = if at_once { AT_ONCE } else { at };
         (at < NEVER).then_some(at)
+    }
+
+    /// When the first TTL is over that is known. Looks at no message.
+    fn next_ttl(&self) -> Micros {
+        let front = |order: &Order<(Micros, u32)>| order.front().map_or(Micros::MAX, |(at, _)| at);
+        front(&self.default_ttls).saturating_add(self.config.ttl).min(front(&self.own_ttls))
     }
 
     /// Whether anything due at `now` is put off still.
@@ -242,7 +248,7 @@ impl Queue {
 
     /// Whether some TTL may be over of a message that is still there.
     pub(super) fn any_over(&self, now: Micros) -> bool {
-        self.unindexed.is_some() || self.next_to_expire().is_some_and(|(at, _)| at <= now)
+        self.unindexed.is_some() || self.next_ttl() <= now
     }
 
     /// Whether a message that is not in flight is past its TTL.
