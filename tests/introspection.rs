@@ -73,7 +73,7 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("rq.requeue", -2, "write", One),
     ("rq.redrive", -2, "write", One),
     ("rq.del", -3, "write", One),
-    ("rq.purge", 3, "write", One),
+    ("rq.purge", -3, "write", One),
     ("rq.get", 3, "readonly fast", One),
     ("rq.list", -3, "readonly", One),
     ("rq.len", -2, "readonly fast", One),
