@@ -16,27 +16,35 @@ const BATCH: usize = 10_000;
 /// Asks for PING all the time and keeps the longest answer, in µs.
 struct Pinger {
     longest: Arc<AtomicU64>,
+    answers: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pinger {
     fn start(port: u16) -> Self {
-        let (longest, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (told, end) = (longest.clone(), ends.clone());
+        let (longest, answers) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let ends = Arc::new(AtomicBool::new(false));
+        let (told, count, end) = (longest.clone(), answers.clone(), ends.clone());
         let thread = std::thread::spawn(move || {
             let mut pipe = Pipe::open(port);
             while !end.load(Ordering::Relaxed) {
                 let sent = Instant::now();
                 pipe.call(&["PING"]);
                 told.fetch_max(sent.elapsed().as_micros() as u64, Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        Self { longest, ends, thread: Some(thread) }
+        Self { longest, answers, ends, thread: Some(thread) }
     }
 
+    /// The longest since it was last asked for, with the one that is on its way.
     fn take(&self) -> f64 {
+        let seen = self.answers.load(Ordering::Relaxed);
+        while self.answers.load(Ordering::Relaxed) < seen + 2 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
         self.longest.swap(0, Ordering::Relaxed) as f64 / 1e3
     }
 }
@@ -187,6 +195,5 @@ fn one(queue: &mut Queue, pinger: &Pinger, before: fn(&mut Queue), command: &str
         std::thread::sleep(Duration::from_millis(2));
     }
     let done = begin.elapsed();
-    std::thread::sleep(Duration::from_millis(5));
     (pinger.take(), took.as_secs_f64() * 1e3, done.as_secs_f64() * 1e3)
 }

@@ -67,7 +67,7 @@ impl Lagging {
     fn receipts_of(&self, picks: &[u8]) -> Vec<Receipt> {
         let n = self.receipts.len();
         let pick =
-            |p: &u8| self.receipts.get((n.wrapping_sub(1)).wrapping_sub(usize::from(*p) % n.min(8).max(1)));
+            |p: &u8| self.receipts.get((n.wrapping_sub(1)).wrapping_sub(usize::from(*p) % n.clamp(1, 8)));
         picks.iter().filter_map(pick).cloned().collect()
     }
 
