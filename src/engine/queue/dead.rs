@@ -123,6 +123,8 @@ impl Queue {
             let Some(slot) = next else { break };
             if behind && let Some(id) = self.messages.get(slot).map(|m| m.id.clone()) {
                 self.bring_up(id.as_ref(), now, &mut pen);
+                // The live one must be gone where it is read, before the dead one comes.
+                pen.flush();
             }
             let Some(m) = self.messages.get(slot) else { break };
             if self.find_live(m.id.as_ref()).is_some() {

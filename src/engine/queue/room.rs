@@ -118,15 +118,31 @@ impl Queue {
     pub(super) fn drop_ready(&mut self, pen: &mut Pen<'_>, most: usize) -> usize {
         let mut done = 0;
         while done < most && self.over.is_any() {
-            let victim = self.longest_ready(self.over.spared);
-            let seq = victim.and_then(|slot| self.messages.get(slot)).map(|m| m.seq());
-            match victim.filter(|_| seq < Some(self.over.before)) {
+            let first = self.longest_ready(self.over.spared).filter(|slot| self.may_be_dropped(*slot));
+            match first.or_else(|| self.ready_behind_newer()) {
                 Some(victim) => self.commit(pen, victim, &Step::Drop),
                 None => self.over = Over::default(),
             }
             done += 1;
         }
         done
+    }
+
+    fn may_be_dropped(&self, slot: u32) -> bool {
+        let m = self.messages.get(slot);
+        m.is_some_and(|m| m.seq() < self.over.before && Some(m.place()) != self.over.spared)
+    }
+
+    /// After the clock stepped back what was pushed later may lie before: the first behind it that may be dropped, unless very many lie before.
+    fn ready_behind_newer(&self) -> Option<u32> {
+        const RUNS: usize = 8;
+        const MESSAGES: usize = 64;
+        let runs = self.heads.iter().take(RUNS);
+        let runs =
+            runs.filter_map(|(_, _, lane, priority)| Some(&self.lanes.get(lane)?.run(priority)?.order));
+        let first =
+            |o: &super::order::Order<u32>| o.iter().take(MESSAGES).find(|slot| self.may_be_dropped(*slot));
+        runs.filter_map(first).min_by_key(|slot| self.messages.get(*slot).map(|m| m.place()))
     }
 
     /// A message whose TTL is over, if one is known.

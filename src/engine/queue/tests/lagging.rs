@@ -332,3 +332,18 @@ fn the_dead_that_are_to_go_are_not_redriven() {
     queue.audit();
     assert!(queue.settle(MS, 1, &mut quiet()) && queue.len(Some(State::Dead)) == 0);
 }
+
+/// What was pushed after the clock stepped back lies before what it pushed out, and stays.
+#[test]
+fn after_a_step_back_the_push_is_not_dropped_for_itself() {
+    let mut queue = Queue::new();
+    queue.mpush(9 * MS, &[&b"x"[..]; 20], 0, &PushOptions::default(), &mut quiet()).unwrap();
+    let on_full = Some(OnFull::DropOld);
+    queue.set(MS, &Settings { max_len: Some(3), on_full, ..Settings::default() }, &mut quiet());
+    let mut journal = quiet();
+    journal.allow(1);
+    let id = queue.push(MS, b"y", 0, None, &PushOptions::default(), &mut journal).unwrap().unwrap();
+    while !queue.settle(MS, 3, &mut quiet()) {}
+    assert_eq!(queue.len(None), 3);
+    assert!(queue.get(&id).is_some());
+}
