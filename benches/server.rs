@@ -5,7 +5,7 @@
 //!
 //! - `contest`: the method: server CPU, interleaved with INCR. `pipe`: the load. `report`: goals.
 //! - Sections: `limiters`, `keys` (a million keys), `queue`, `sizes` (1,000 and a million messages in each state), `crowd` (10,000
-//!   clients blocked), `latency`, `restart`.
+//!   clients blocked), `latency`, `stalls` (how long others wait while very much is concerned), `restart`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -31,6 +31,8 @@ mod report;
 mod restart;
 #[path = "server/sizes.rs"]
 mod sizes;
+#[path = "server/stalls.rs"]
+mod stalls;
 
 use common::{Builder, Engine, Server, engines, module_path, registered_commands};
 use contest::Plan;
@@ -62,13 +64,14 @@ impl Bench<'_> {
 
 type Section = (&'static str, fn(&mut Bench<'_>));
 
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 8] = [
     ("limiters", limiters::run),
     ("keys", keys::run),
     ("queue", queue::run),
     ("sizes", sizes::run),
     ("crowd", crowd::run),
     ("latency", latency::run),
+    ("stalls", stalls::run),
     ("restart", restart::run),
 ];
 

@@ -20,8 +20,15 @@ const PUSH_OPTIONS: &[&str] = &[
     "DEDUP {dedup:D}",
     "ONDUP REPLACE",
 ];
-const CLAIM_OPTIONS: &[&str] =
-    &["COUNT {count:1:10000}", "LEASE {lease:D}", "CONSUMER c", "GROUP g", "NOACK", "BLOCK {block:0:D}"];
+const CLAIM_OPTIONS: &[&str] = &[
+    "COUNT {count:1:10000}",
+    "LEASE {lease:D}",
+    "CONSUMER c",
+    "GROUP g",
+    "MAXBYTES {maxbytes}",
+    "NOACK",
+    "BLOCK {block:0:D}",
+];
 
 const FORMS: &[Form] = &[
     Form("TB.TAKE tb $limits", &["COST {cost}", "ATMOST"]),
@@ -75,9 +82,9 @@ const FORMS: &[Form] = &[
     Form("RQ.REQUEUE q", &["ALL"]),
     Form("RQ.REDRIVE q", &["IDS 2 a b", "COUNT {count}", "DELAY {delay:0:D}"]),
     Form("RQ.DEL q a b", &[]),
-    Form("RQ.PURGE q DEAD", &[]),
+    Form("RQ.PURGE q DEAD", &["COUNT {count}"]),
     Form("RQ.GET q a", &[]),
-    Form("RQ.LIST q READY", &["GROUP g", "CURSOR 0", "COUNT {count:1:10000}"]),
+    Form("RQ.LIST q READY", &["GROUP g", "NOPAYLOAD", "CURSOR 0", "COUNT {count:1:10000}"]),
     Form("RQ.LEN q READY", &[]),
     Form("RQ.INFO q", &[]),
     Form(

@@ -51,6 +51,22 @@ fn queues_answer_as_their_model() {
     });
 }
 
+/// A server that does one thing of what is due at a time and puts the rest off: compared whenever nothing is put off.
+#[test]
+fn queues_answer_as_their_model_in_the_smallest_pieces() {
+    each_in_turn(on_every_engine, |engine| {
+        let least = [("sluice.due-per-command", "1"), ("sluice.tick-budget-us", "50")];
+        let server =
+            least.iter().fold(Server::builder(engine), |b, (name, value)| b.option(name, value)).start();
+        for (first_seed, options) in [(800_000, "--mblock"), (900_000, "--mblock --jump")] {
+            let model = Model::start("queue_model.py", &["-p"]);
+            let (seed, count) = (seed() + first_seed, 1500 * scale());
+            let arguments = format!("--seed {seed} --count {count} --tail 60 --pieces {options}");
+            play("queue.py", &model, &server, &arguments);
+        }
+    });
+}
+
 #[test]
 fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
     each_in_turn(on_every_engine, |engine| {

@@ -73,7 +73,7 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("rq.requeue", -2, "write", One),
     ("rq.redrive", -2, "write", One),
     ("rq.del", -3, "write", One),
-    ("rq.purge", 3, "write", One),
+    ("rq.purge", -3, "write", One),
     ("rq.get", 3, "readonly fast", One),
     ("rq.list", -3, "readonly", One),
     ("rq.len", -2, "readonly fast", One),
@@ -465,8 +465,10 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
             "sluice.apply-from-clients=no",
             "sluice.cl-throttle=yes",
             "sluice.debug-clock=yes",
+            "sluice.due-per-command=5000",
             "sluice.keep-numbers=yes",
             "sluice.max-payload=536870912",
+            "sluice.max-reply-bytes=33554432",
             "sluice.tick-budget-us=1000",
         ];
         assert_eq!(all, expected.iter().map(|s| (*s).to_owned()).collect());
@@ -477,6 +479,8 @@ fn settings_are_told_and_those_that_can_be_changed_are() {
         for (line, what) in [
             ("CONFIG SET sluice.max-payload 0", "between 1 and"),
             ("CONFIG SET sluice.tick-budget-us 49", "between 50 and"),
+            ("CONFIG SET sluice.due-per-command 0", "between 1 and"),
+            ("CONFIG SET sluice.max-reply-bytes 0", "between 1 and"),
             ("CONFIG SET sluice.tick-budget-us x", "couldn't be parsed"),
             ("CONFIG SET sluice.cl-throttle no", "immutable"),
             ("CONFIG SET sluice.debug-clock no", "immutable"),
@@ -530,7 +534,7 @@ fn a_wrong_load_option_keeps_the_module_out_and_says_why() {
             (
                 "no-such",
                 "yes",
-                "unknown load option no-such: expected cl-throttle, debug-clock, apply-from-clients, keep-numbers, max-payload or tick-budget-us",
+                "unknown load option no-such: expected cl-throttle, debug-clock, apply-from-clients, keep-numbers, max-payload, tick-budget-us, due-per-command or max-reply-bytes",
             ),
             ("tick-budget-us", "", "load option tick-budget-us has no value"),
         ] {

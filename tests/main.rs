@@ -21,6 +21,7 @@ mod loaded;
 mod memory;
 mod panics;
 mod persistence;
+mod pieces;
 mod replication;
 mod sale;
 mod slots;

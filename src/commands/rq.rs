@@ -336,7 +336,7 @@ pub fn del(call: &Call<'_>) -> Result<(), Error> {
     while let Some(word) = args.option() {
         ids.push(Id::parse(word));
     }
-    number(call, |queue, _, journal| queue.delete(&ids, journal))
+    number(call, |queue, now, journal| queue.delete(now, &ids, journal))
 }
 
 pub fn purge(call: &Call<'_>) -> Result<(), Error> {
@@ -348,8 +348,15 @@ pub fn purge(call: &Call<'_>) -> Result<(), Error> {
             .into_iter()
             .find_map(|(name, scope)| is(word, name).then_some(scope))
             .ok_or(Error::new("ERR syntax error: expected READY, DELAYED, DEAD or ALL"))?;
-    args.end()?;
-    number(call, |queue, _, journal| queue.purge(scope, journal))
+    let mut most = None;
+    while let Some(word) = args.option() {
+        if is(word, "COUNT") {
+            count(&mut args, &mut most)?;
+        } else {
+            return Err(Error::unknown_option(word, "COUNT n"));
+        }
+    }
+    number(call, |queue, _, journal| queue.purge(scope, most, journal))
 }
 
 fn state(word: &[u8]) -> Result<State, Error> {
@@ -367,8 +374,9 @@ fn state(word: &[u8]) -> Result<State, Error> {
 pub fn get(call: &Call<'_>) -> Result<(), Error> {
     let id = Id::parse(call.arg(2));
     let reply = call.reply();
-    call.read::<Queue, _>(1, |queue| match queue.and_then(|q| q.get(&id)) {
-        Some(view) => rq_view::message(reply, &view),
+    let bring = |queue: &mut Queue, now, journal: &mut Journal| queue.bring(now, &id, journal);
+    call.read_after(1, bring, |queue| match queue.and_then(|q| q.get(&id)) {
+        Some(view) => rq_view::message(reply, &view, true),
         None => reply.nil(),
     })
 }
@@ -378,31 +386,34 @@ pub fn list(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let state = state(args.next("state")?)?;
-    let (mut group, mut cursor, mut count) = (None, None, None);
+    let (mut group, mut cursor, mut count, mut no_payload) = (None, None, None, false);
     while let Some(word) = args.option() {
         if is(word, "GROUP") {
             once(&mut group, "GROUP", args.label("group")?)?;
+        } else if is(word, "NOPAYLOAD") {
+            flag(&mut no_payload, "NOPAYLOAD")?;
         } else if is(word, "CURSOR") {
             let parsed = Cursor::parse(args.next("cursor")?).ok_or(BAD_CURSOR)?;
             once(&mut cursor, "CURSOR", parsed)?;
         } else if is(word, "COUNT") {
             once(&mut count, "COUNT", args.int("count", 1, MAX_BATCH)?)?;
         } else {
-            return Err(Error::unknown_option(word, "GROUP g, CURSOR c or COUNT n"));
+            return Err(Error::unknown_option(word, "GROUP g, NOPAYLOAD, CURSOR c or COUNT n"));
         }
     }
     let cursor = cursor.unwrap_or(Cursor::Start);
     let count = usize::try_from(count.unwrap_or(PAGE)).unwrap_or(1);
+    let most_bytes = if no_payload { usize::MAX } else { config::max_reply_bytes() };
     let reply = call.reply();
     call.read::<Queue, _>(1, |queue| {
         let (next, page) = match queue {
-            Some(queue) => queue.list(state, group, cursor, count).ok_or(BAD_CURSOR)?,
+            Some(queue) => queue.list(state, group, cursor, count, most_bytes).ok_or(BAD_CURSOR)?,
             None => (Cursor::Start, Vec::new()),
         };
         reply.array(2);
         reply.bulk(next.to_string().as_bytes());
         reply.array(page.len());
-        page.iter().for_each(|view| rq_view::message(reply, view));
+        page.iter().for_each(|view| rq_view::message(reply, view, !no_payload));
         Ok(())
     })?
 }
@@ -438,8 +449,6 @@ pub fn set(call: &Call<'_>) -> Result<(), Error> {
     let now = key.now();
     let (queue, journal) = key.parts();
     queue.set(now, &settings, journal);
-    // What the new settings make due is due now.
-    key.settle(usize::MAX);
     key.notify(c"rq.set");
     key.finish();
     call.reply().ok();
@@ -532,7 +541,6 @@ pub fn r#move(call: &Call<'_>) -> Result<(), Error> {
         let (source, source_journal) = from.parts();
         let (target, target_journal) = to.parts();
         n = source.move_to(target, now, what, most.unwrap_or(u64::MAX), source_journal, target_journal);
-        to.settle(usize::MAX);
     }
     from.finish();
     to.finish();

@@ -99,7 +99,7 @@ pub struct Claim {
 /// The options of CLAIM and MCLAIM, and of NEXT, which also has RECEIPTS.
 pub fn claim(args: &mut Args<'_>, with_receipts: bool) -> Result<Claim, Error> {
     let (mut count, mut lease, mut consumer, mut group) = (None, None, None, None);
-    let (mut no_ack, mut block, mut acks) = (false, None, None);
+    let (mut no_ack, mut block, mut acks, mut max_bytes) = (false, None, None, None);
     while let Some(word) = args.option() {
         if is(word, "COUNT") {
             once(&mut count, "COUNT", args.int("count", 1, MAX_BATCH)?)?;
@@ -109,6 +109,9 @@ pub fn claim(args: &mut Args<'_>, with_receipts: bool) -> Result<Claim, Error> {
             once(&mut consumer, "CONSUMER", args.label("consumer")?.into())?;
         } else if is(word, "GROUP") {
             once(&mut group, "GROUP", args.label("group")?.into())?;
+        } else if is(word, "MAXBYTES") {
+            let most = args.count("maxbytes")?;
+            once(&mut max_bytes, "MAXBYTES", usize::try_from(most).unwrap_or(usize::MAX))?;
         } else if is(word, "NOACK") {
             flag(&mut no_ack, "NOACK")?;
         } else if is(word, "BLOCK") {
@@ -116,14 +119,17 @@ pub fn claim(args: &mut Args<'_>, with_receipts: bool) -> Result<Claim, Error> {
         } else if with_receipts && is(word, "RECEIPTS") {
             once(&mut acks, "RECEIPTS", counted_receipts(args)?)?;
         } else {
-            return Err(Error::unknown_option(word, "COUNT, LEASE, CONSUMER, GROUP, NOACK or BLOCK"));
+            return Err(Error::unknown_option(
+                word,
+                "COUNT, LEASE, CONSUMER, GROUP, MAXBYTES, NOACK or BLOCK",
+            ));
         }
     }
     if with_receipts && acks.is_none() {
         return Err(Error::missing("RECEIPTS"));
     }
     let count = usize::try_from(count.unwrap_or(1)).unwrap_or(1);
-    Ok(Claim { ask: Ask { count, lease, consumer, group, no_ack }, block, receipts: acks })
+    Ok(Claim { ask: Ask { count, lease, consumer, group, no_ack, max_bytes }, block, receipts: acks })
 }
 
 /// The options of SET, at least one.

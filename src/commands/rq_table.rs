@@ -7,7 +7,7 @@ use crate::server::command::{Access, Command, Keys, Registrar};
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     const PUSH: &str = "[DELAY ms | AT unix-ms] [PRIORITY n] [GROUP group] [TTL ms] [LEASE ms] [MAXDELIVERIES n] [DEDUP ms] \
                         [ONDUP (REJECT | REPLACE | KEEPLAST)]";
-    const CLAIM: &str = "[COUNT n] [LEASE ms] [CONSUMER name] [GROUP group] [NOACK] [BLOCK ms]";
+    const CLAIM: &str = "[COUNT n] [LEASE ms] [CONSUMER name] [GROUP group] [MAXBYTES n] [NOACK] [BLOCK ms]";
     const STATE: &str = "(READY | DELAYED | INFLIGHT | DEAD)";
     const RATE: &str = "(NONE | tokens per-ms capacity)";
     let row = |name, flags, keys, syntax: &str, summary, complexity| Command {
@@ -135,8 +135,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "rq.purge",
             "write",
             write,
-            "key (READY | DELAYED | DEAD | ALL)",
-            "Deletes all messages of a state; those in flight stay.",
+            "key (READY | DELAYED | DEAD | ALL) [COUNT n]",
+            "Deletes the messages of a state; those in flight stay.",
             batch,
         ),
         rq::purge,
@@ -150,7 +150,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "rq.list",
             "readonly",
             read,
-            &format!("key {STATE} [GROUP group] [CURSOR cursor] [COUNT n]"),
+            &format!("key {STATE} [GROUP group] [NOPAYLOAD] [CURSOR cursor] [COUNT n]"),
             "Lists the messages of a state, page by page.",
             "O(log n + m) for a page of m messages",
         ),

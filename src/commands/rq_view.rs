@@ -48,8 +48,8 @@ impl Fields<'_> {
     }
 }
 
-/// Everything known of a message, as a map. Instants are unix ms: those behind rounded down, those ahead rounded up.
-pub fn message(reply: Reply<'_>, view: &View<'_>) {
+/// Everything known of a message, with or without its payload, as a map. Instants are unix ms: those behind rounded down, those ahead rounded up.
+pub fn message(reply: Reply<'_>, view: &View<'_>, payload: bool) {
     const FIELDS: usize = 17;
     let mut buffer = itoa::Buffer::new();
     let id = view.id.text(&mut buffer);
@@ -58,7 +58,7 @@ pub fn message(reply: Reply<'_>, view: &View<'_>) {
     let f = Fields(reply);
     f.bytes("id", Some(id));
     f.text("state", state_name(view.state));
-    f.bytes("payload", Some(view.payload));
+    f.bytes("payload", payload.then_some(view.payload));
     f.int("priority", u64::from(view.priority));
     f.bytes("group", view.group);
     f.int("deliveries", view.deliveries);

@@ -44,16 +44,40 @@ pub struct Journal {
     changed: bool,
     batches: Vec<Batch>,
     numbers: Numbers,
+    /// How much of what is put off the command may still do besides what it is asked for.
+    left: usize,
 }
 
 impl Journal {
     pub fn new(family: Family, carry: bool) -> Self {
-        Self { family, carry, changed: false, batches: Vec::new(), numbers: Numbers::Own(Fencing::new()) }
+        Self {
+            family,
+            carry,
+            changed: false,
+            batches: Vec::new(),
+            numbers: Numbers::Own(Fencing::new()),
+            left: usize::MAX,
+        }
     }
 
     /// A journal that draws fencing numbers by `draw`: the one way in which an object gets them.
     pub fn drawing(family: Family, carry: bool, draw: fn(Micros) -> u64) -> Self {
         Self { numbers: Numbers::Server(draw), ..Self::new(family, carry) }
+    }
+
+    /// Has the command do so much at most of what is put off, besides what it is asked for.
+    pub fn allow(&mut self, most: usize) {
+        self.left = most;
+    }
+
+    /// How much it may still do of that.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// So much of what is put off was done.
+    pub fn spend(&mut self, done: usize) {
+        self.left = self.left.saturating_sub(done);
     }
 
     /// The next fencing number, for what is granted at `now`.

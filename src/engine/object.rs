@@ -29,6 +29,9 @@ impl Family {
     }
 }
 
+/// The instant of what is due without having one.
+pub const AT_ONCE: Micros = 0;
+
 /// How long the key of an object has to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
@@ -48,6 +51,9 @@ pub trait Object: Sized + Send + 'static {
     /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any; first what makes room for what
     /// follows. At most 8.
     const EVENTS: &'static [Option<&'static CStr>] = &[];
+
+    /// Whether its commands decide right while part of what is due on it is put off. If not, each first applies all.
+    const PUTS_OFF: bool = false;
 
     /// One absolute change, decoded and checked against the object it is for.
     type Effect;
@@ -83,7 +89,7 @@ pub trait Object: Sized + Send + 'static {
     /// that the journal stays small. The same state gives the same effects, byte for byte.
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal));
 
-    /// The earliest instant at which [`Object::settle`] has something to do; None: never. Cheap.
+    /// The earliest instant at which [`Object::settle`] has something to do; [`AT_ONCE`]: now, whenever that is; None: never. Cheap.
     fn next_event(&self) -> Option<Micros>;
 
     /// Whether the clock stepped back behind a level of the object's, which [`Object::settle`] then cuts.

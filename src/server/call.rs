@@ -5,7 +5,7 @@ use super::args::{Args, parse_int};
 use super::error::Error;
 use super::key::{self, Holds, Opened};
 use super::reply::{self, Reply};
-use super::{access, apply, chores, clock, lines, slots, timer, unit};
+use super::{access, apply, chores, clock, lines, pieces, slots, timer, unit};
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
@@ -116,11 +116,21 @@ impl<'a> Call<'a> {
     /// Reads the object in the key whose name is the argument at `index` (None: no key), as of now: on a master what is due is
     /// applied first, as on every command; a replica shows what its master last said.
     pub fn read<O: Object, R>(&self, index: usize, f: impl FnOnce(Option<&O>) -> R) -> Result<R, Error> {
+        self.read_after(index, |_: &mut O, _, _| (), f)
+    }
+
+    /// The same; where something is due `bring` is called after it was applied, or as much of it as is not put off.
+    pub fn read_after<O: Object, R>(
+        &self,
+        index: usize,
+        bring: impl FnOnce(&mut O, Micros, &mut Journal),
+        f: impl FnOnce(Option<&O>) -> R,
+    ) -> Result<R, Error> {
         let name = self.name(index)?;
         let due = |o: &O| o.next_event().is_some_and(|at| at <= self.now());
         let settle = || {
             if self.may_settle(name) {
-                self.write::<O>(index)?.finish();
+                self.change_existing::<O, _>(index, bring)?;
             }
             Ok(())
         };
@@ -224,6 +234,7 @@ where
         unit::run(
             ctx,
             || {
+                pieces::begin();
                 do_chores(ctx);
                 let call = Call { ctx, argv, now: Cell::new(clock::now()) };
                 if let Err(error) = handler(&call) {

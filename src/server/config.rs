@@ -31,11 +31,16 @@ static KEEP_NUMBERS: AtomicBool = AtomicBool::new(true);
 static DEBUG_CLOCK: AtomicBool = AtomicBool::new(false);
 static MAX_PAYLOAD: AtomicI64 = AtomicI64::new(512 << 20);
 static TICK_BUDGET_US: AtomicI64 = AtomicI64::new(1_000);
+static DUE_PER_COMMAND: AtomicI64 = AtomicI64::new(5_000);
+static MAX_REPLY_BYTES: AtomicI64 = AtomicI64::new(32 << 20);
+
+/// 1 TiB.
+const MOST_REPLY_BYTES: i64 = 1 << 40;
 
 /// The largest string the server takes.
 const LARGEST_PAYLOAD: i64 = 512 << 20;
 
-static ROWS: [Row; 6] = [
+static ROWS: [Row; 8] = [
     Row { name: c"cl-throttle", setting: Setting::Bool(&CL_THROTTLE) },
     Row { name: c"debug-clock", setting: Setting::Bool(&DEBUG_CLOCK) },
     Row { name: c"apply-from-clients", setting: Setting::Switch(&APPLY_FROM_CLIENTS) },
@@ -47,6 +52,14 @@ static ROWS: [Row; 6] = [
     Row {
         name: c"tick-budget-us",
         setting: Setting::Number { value: &TICK_BUDGET_US, low: 50, high: 1_000_000 },
+    },
+    Row {
+        name: c"due-per-command",
+        setting: Setting::Number { value: &DUE_PER_COMMAND, low: 1, high: 1_000_000_000 },
+    },
+    Row {
+        name: c"max-reply-bytes",
+        setting: Setting::Number { value: &MAX_REPLY_BYTES, low: 1, high: MOST_REPLY_BYTES },
     },
 ];
 
@@ -78,6 +91,16 @@ pub fn max_payload() -> usize {
 /// The most the timer works before it yields, in µs.
 pub fn tick_budget_us() -> i64 {
     TICK_BUDGET_US.load(Ordering::Relaxed)
+}
+
+/// How many things that are due one command does at most.
+pub fn due_per_command() -> usize {
+    usize::try_from(DUE_PER_COMMAND.load(Ordering::Relaxed)).unwrap_or(1)
+}
+
+/// The most bytes of payloads in one reply, unless one alone has more.
+pub fn max_reply_bytes() -> usize {
+    usize::try_from(MAX_REPLY_BYTES.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
 }
 
 /// Reads the load options, registers the settings and applies the configuration file. Only within `RedisModule_OnLoad`.

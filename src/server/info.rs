@@ -52,6 +52,8 @@ impl Section {
         self.number("timer_lag_last_us", u64::try_from(last).unwrap_or(0));
         self.number("timer_lag_max_us", u64::try_from(most).unwrap_or(0));
         self.number("timer_objects", registry::len() as u64);
+        self.number("work_pending", registry::overdue(clock::now()) as u64);
+        self.number("longest_piece_us", u64::try_from(stats::longest_piece()).unwrap_or(0));
         self.number("clock_steps_back", clock::STEPS_BACK.load(Ordering::Relaxed));
         self.number("clock_frozen", u64::from(clock::frozen()));
         self.number("panics_caught", CAUGHT.load(Ordering::Relaxed));

@@ -13,9 +13,9 @@ pub(super) use super::handle::{Handle, Holds, Mode, holds, note, read};
 use super::registry::{self, Identity};
 use super::reply::Tree;
 use super::types::Value;
-use super::{answers, clock, lines, numbers, propagate, stats, unit};
+use super::{answers, clock, lines, numbers, pieces, propagate, stats, unit};
 use crate::engine::journal::Journal;
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::engine::waiting::{Answer, Ticket};
 use std::ffi::CStr;
@@ -63,6 +63,8 @@ pub struct Opened<'a, O: Object> {
     event: Option<&'static CStr>,
     /// Nothing that is due was left undone by [`Opened::settle`].
     settled: bool,
+    /// How much of what is put off it may do.
+    allowed: usize,
     /// The timer settles; who waits is looked at when it has done all that is due.
     timed: bool,
     /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
@@ -75,7 +77,7 @@ pub struct Opened<'a, O: Object> {
 type Counts = [u64; stats::MOST_EVENTS];
 
 impl<'a, O: Object> Opened<'a, O> {
-    /// Opens a key for change. What is due on the object is applied at once.
+    /// Opens a key for change. What is due on the object is applied at once, or as much as one command does where the rest can be put off.
     ///
     /// # Safety
     /// `name` is a live string of the server for `'a`. If there are `argv`, they are the arguments of the running command, and the name is one of them.
@@ -92,7 +94,8 @@ impl<'a, O: Object> Opened<'a, O> {
     fn up_to_date(mut self) -> Self {
         let now = self.now;
         if self.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
-            self.settle(usize::MAX);
+            let most = if O::PUTS_OFF { self.journal.left() } else { usize::MAX };
+            self.settle(most);
         }
         self
     }
@@ -121,12 +124,16 @@ impl<'a, O: Object> Opened<'a, O> {
             bytes_before: 0,
             event: None,
             settled: true,
+            allowed: pieces::left(),
             timed: false,
             removed: false,
             reaped: false,
             ended: false,
             kept: false,
         };
+        if O::PUTS_OFF {
+            opened.journal.allow(opened.allowed);
+        }
         opened.count_before();
         Ok(opened)
     }
@@ -151,6 +158,7 @@ impl<'a, O: Object> Opened<'a, O> {
         // SAFETY: passed on.
         let mut opened = unsafe { Self::open(ctx, name, &[], now, Mode::Quiet)? };
         opened.timed = true;
+        opened.journal.allow(usize::MAX);
         Ok(opened)
     }
 
@@ -218,8 +226,10 @@ impl<'a, O: Object> Opened<'a, O> {
         if self.value.is_null() {
             return true;
         }
+        let begin = clock::monotonic();
         let (object, journal) = self.parts();
         self.settled = object.settle(now, most, journal);
+        stats::piece(clock::monotonic().saturating_sub(begin));
         self.settled
     }
 
@@ -305,6 +315,9 @@ impl<'a, O: Object> Opened<'a, O> {
         if std::mem::replace(&mut self.kept, true) {
             return;
         }
+        if O::PUTS_OFF && !self.timed {
+            pieces::spend(self.allowed.saturating_sub(self.journal.left()));
+        }
         if self.journal.changed() {
             self.commit();
         }
@@ -312,7 +325,12 @@ impl<'a, O: Object> Opened<'a, O> {
             stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
             // SAFETY: the value of the key that is still open; `name` is live.
             let (value, name) = unsafe { (&*self.value, bytes(self.name)) };
-            let not_before = if panicking() { self.now.saturating_add(AFTER_A_PANIC) } else { Micros::MIN };
+            // What is left over comes after what is due by now on other keys.
+            let not_before = match (panicking(), self.timed && !self.settled) {
+                (true, _) => self.now.saturating_add(AFTER_A_PANIC),
+                (false, true) => self.now,
+                (false, false) => Micros::MIN,
+            };
             schedule_from(value, self.now, not_before, || (self.ctx.db(), name.into()));
         }
     }
@@ -500,7 +518,7 @@ fn schedule_from<O: Object>(
 /// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
 /// is an instant of ours; seen from its own last instant, if the clock stepped back behind that.
 pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
-    let event = object.next_event();
+    let event = object.next_event().map(|at| if at == AT_ONCE { now } else { at });
     if !clock::frozen() {
         return event;
     }

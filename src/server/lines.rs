@@ -37,6 +37,8 @@ pub struct Ask {
     pub consumer: Option<Box<[u8]>>,
     pub group: Option<Box<[u8]>>,
     pub no_ack: bool,
+    /// None: `sluice.max-reply-bytes`.
+    pub max_bytes: Option<usize>,
 }
 
 impl Ask {
@@ -54,6 +56,7 @@ impl Ask {
             group: self.group.as_deref(),
             no_ack: self.no_ack,
             returnable: true,
+            max_bytes: self.max_bytes.unwrap_or_else(config::max_reply_bytes),
         }
     }
 }

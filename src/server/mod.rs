@@ -29,6 +29,7 @@ pub mod load;
 pub mod main_thread;
 pub mod migration;
 pub mod numbers;
+pub mod pieces;
 pub mod propagate;
 pub mod registry;
 pub mod reply;

@@ -4,7 +4,8 @@
 //! noted, and follow it through RENAME, MOVE and SWAPDB by the server's events (events.rs). Invariants:
 //!
 //! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
-//!   acked, a booking served): then the wake finds nothing due, and the entry moves on.
+//!   acked, a booking served): then the wake finds nothing due, and the entry moves on. What the timer leaves undone has its wake at the instant
+//!   of that look, behind all that was due by then elsewhere: keys take turns.
 //! - While a replica loads a new data set beside its old one, which it goes on serving, what is loaded is noted apart (*arriving*): it is in no database yet, and never is if
 //!   the load is broken off.
 //! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its number. (Some servers free
@@ -235,6 +236,11 @@ pub fn take_due(now: Micros) -> Option<Due> {
         r.shrink();
         Some(Due { family, object: Identity { id }, place, wake })
     })
+}
+
+/// At how many objects something is due that has not been done yet. (Their wakes have come.)
+pub fn overdue(now: Micros) -> usize {
+    REGISTRY.with(|r| r.wakes.range(..=(now, u64::MAX)).count())
 }
 
 pub fn len() -> usize {

@@ -22,6 +22,7 @@ static EVENTS: [[AtomicU64; MOST_EVENTS]; FAMILIES] =
     [const { [const { AtomicU64::new(0) }; MOST_EVENTS] }; FAMILIES];
 static LAG_LAST: AtomicI64 = AtomicI64::new(0);
 static LAG_MOST: AtomicI64 = AtomicI64::new(0);
+static LONGEST_PIECE: AtomicI64 = AtomicI64::new(0);
 
 /// An object came to be, with so many bytes.
 pub fn born(family: Family, bytes: usize) {
@@ -79,6 +80,16 @@ pub fn events(family: Family, i: usize) -> u64 {
 pub fn timer_lag(us: Micros) {
     LAG_LAST.store(us, Ordering::Relaxed);
     LAG_MOST.fetch_max(us, Ordering::Relaxed);
+}
+
+/// Something that was due took so long, in µs: between two looks at the time, or under one command.
+pub fn piece(us: Micros) {
+    LONGEST_PIECE.fetch_max(us, Ordering::Relaxed);
+}
+
+/// The longest of these.
+pub fn longest_piece() -> Micros {
+    LONGEST_PIECE.load(Ordering::Relaxed)
 }
 
 /// Last and longest lag of the timer, in µs.

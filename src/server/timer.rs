@@ -17,7 +17,7 @@ use super::key::Opened;
 use super::main_thread::MainThread;
 use super::registry::{self, Due};
 use super::types::for_family;
-use super::{block, chores, clock, config, lines, migration, stats, unit};
+use super::{block, chores, clock, config, lines, migration, pieces, stats, unit};
 use crate::engine::object::Object;
 use crate::engine::time::{MS, Micros};
 use redis_module::raw;
@@ -97,6 +97,7 @@ unsafe extern "C" fn fire(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     shield(|| ARMED.with(|armed| *armed = Some(Armed { id: 0, at: Micros::MIN })), || ());
     // SAFETY: the context of a running timer callback.
     let ctx = unsafe { Ctx::new(ctx) };
+    pieces::begin();
     let then = unit::run(ctx, || work(ctx), || Some(clock::monotonic().saturating_add(LOOK_AGAIN)));
     shield(
         || {
@@ -144,6 +145,7 @@ fn work_more(ctx: Ctx<'_>) {
     if over || !ready(ctx) || clock::frozen() {
         return;
     }
+    pieces::begin();
     begin_acting();
     // Neither what is due nor the chores keep the others from being done.
     if to_come % 2 == 1 {
@@ -252,7 +254,7 @@ fn settle<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
             return true;
         }
     }
-    let done = opened.settle(STEPS);
+    let done = opened.settle(STEPS.min(config::due_per_command()));
     trip("settling");
     opened.reap();
     opened.finish();

@@ -4,6 +4,7 @@
               history, so that keys are sometimes in one slot and sometimes in several. Commands over keys of different slots are drawn again.
   --db N      every connection works in that database
   --user U    every connection is that user's, whose password is its name
+  --pieces    it puts off what it can: that is done after each command, by the test clock, before anything is compared
 
 A driver's own parser does not see these options.
 """
@@ -18,6 +19,7 @@ def options():
     p.add_argument("--cluster", action="store_true")
     p.add_argument("--db", type=int)
     p.add_argument("--user")
+    p.add_argument("--pieces", action="store_true")
     mine, rest = p.parse_known_args(sys.argv[1:])
     sys.argv[1:] = rest
     return mine

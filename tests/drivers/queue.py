@@ -26,6 +26,8 @@ class Round(fuzz_queue.Round):
 
     def command(self):
         words = super().command()
+        if FORM.o.pieces and self.in_multi and self.queued:
+            return ["EXEC"]
         while FORM.crosses(words, self.queued if self.in_multi else []):
             words = super().command()
         if self.in_multi:
@@ -42,7 +44,13 @@ class Round(fuzz_queue.Round):
     def play(self, words, mutated=False):
         if words == ["MULTI"]:
             self.queued = []
+            self.in_multi = True
         return super().play(words, mutated)
+
+    def look_at_waiters(self):
+        if FORM.o.pieces and not self.in_multi:
+            self.main[1].call("SLUICE.CLOCK", "SET", fuzz_queue.T0 + self.now)
+        super().look_at_waiters()
 
     def block(self, words):
         if not FORM.crosses(words):

@@ -328,7 +328,7 @@ class Round:
     def claim_options(self):
         r = self.r
         return [self.maybe(0.4, "COUNT", r.choice([1, 2, 3, 10])), self.maybe(0.35, "LEASE", self.ms()), self.maybe(0.4, "CONSUMER", r.choice(["w1", "w2"])),
-                self.maybe(0.12, "GROUP", self.group()), self.maybe(0.1, "NOACK")]
+                self.maybe(0.12, "GROUP", self.group()), self.maybe(0.1, "MAXBYTES", r.choice([1, 5, 10, 25])), self.maybe(0.1, "NOACK")]
 
     def rate(self):
         return self.r.choice([["NONE"], ["NONE"], [1, 10, 1], [1, 10, 2], [2, 20, 3], [3, 50, 2], [1, 3, 1]])
@@ -381,7 +381,7 @@ class Round:
         if kind == "del":
             return ["RQ.DEL", k, *[r.choice(["x", "y", "z", "a@b", "1", "2", str(r.randrange(1, 40))]) for _ in range(r.choice([1, 2]))]]
         if kind == "purge":
-            return ["RQ.PURGE", k, r.choice(["READY", "DELAYED", "DEAD", "ALL"])]
+            return ["RQ.PURGE", k, r.choice(["READY", "DELAYED", "DEAD", "ALL"]), *self.maybe(0.5, "COUNT", r.choice([1, 2, 3]))]
         if kind == "set":
             return ["RQ.SET", k, *[w for p in self.settings() for w in p]]
         if kind == "pause":
@@ -397,7 +397,7 @@ class Round:
         if kind == "info":
             return ["RQ.INFO", k]
         if kind == "list":
-            return ["RQ.LIST", k, r.choice(STATES), *self.maybe(0.3, "GROUP", self.group()), "COUNT", 10000]
+            return ["RQ.LIST", k, r.choice(STATES), *self.maybe(0.3, "GROUP", self.group()), *self.maybe(0.2, "NOPAYLOAD"), "COUNT", 10000]
         if kind == "delkey":
             return ["DEL", k]
         if kind == "other":

@@ -153,6 +153,7 @@ CLAIM_OPTIONS = dict(
     LEASE=lambda a: duration(a.next("LEASE"), "lease"),
     CONSUMER=lambda a: label(a.next("CONSUMER"), "consumer"),
     GROUP=lambda a: label(a.next("GROUP"), "group"),
+    MAXBYTES=lambda a: count(a.next("MAXBYTES"), "maxbytes"),
     NOACK=flag,
     BLOCK=lambda a: duration(a.next("BLOCK"), "block", 0),
 )
@@ -534,10 +535,13 @@ class Queue:
         return min((m for m in self.live if m.group == lane and m.state == "ready"), key=self.order)
 
     def claim(self, o):
-        out = []
+        out, size = [], 0
         while len(out) < o.get("COUNT", 1):
             m = self.pick(o.get("GROUP"))
             if m is None:
+                break
+            size += len(m.payload)
+            if out and size > o.get("MAXBYTES", 32 << 20):
                 break
             self.turns[m.group] = self.tick_counter()
             if self.bucket:
@@ -892,11 +896,14 @@ class Server:
 
     def rq_purge(self, a):
         key, what = a.next(), one_of("READY", "DELAYED", "DEAD", "ALL")(a)
-        a.options()
+        o = a.options(COUNT=lambda a: count(a.next("COUNT"), "count"))
         q = self.queue(key)
         n = 0
-        for s in ("ready", "delayed", "dead") if what == "ALL" else (what.lower(),):
-            for m in q.in_state(s) if q else []:
+        sort = {"ready": lambda m: q.order(m), "delayed": lambda m: (m.due, m.seq), "dead": lambda m: 0}
+        for s in ("dead", "delayed", "ready") if what == "ALL" else (what.lower(),):
+            for m in sorted(q.in_state(s), key=sort[s]) if q else []:
+                if n == o.get("COUNT"):
+                    break
                 f = m.follower
                 if s == "dead":
                     q.dead.remove(m)
@@ -919,7 +926,7 @@ class Server:
 
     def rq_list(self, a):
         key, state = a.next(), one_of("READY", "DELAYED", "INFLIGHT", "DEAD")(a).lower()
-        o = a.options(GROUP=lambda a: label(a.next("GROUP"), "group"), CURSOR=lambda a: a.next("CURSOR"),
+        o = a.options(NOPAYLOAD=flag, GROUP=lambda a: label(a.next("GROUP"), "group"), CURSOR=lambda a: a.next("CURSOR"),
                       COUNT=lambda a: integer(a.next("COUNT"), "count", 1, 10000))
         cur = o.get("CURSOR", b"0")
         if not re.fullmatch(rb"0|-?[0-9]+(:-?[0-9]+)+", cur):
@@ -943,7 +950,11 @@ class Server:
         page = items[start:start + o.get("COUNT", 10)]
         more = start + len(page) < len(items)
         nxt = ":".join(map(str, place(page[-1]))).encode() if more else b"0"
-        return [nxt, [q.describe(m) for m in page]]
+        maps = [q.describe(m) for m in page]
+        if "NOPAYLOAD" in o:
+            for m in maps:
+                m[5] = None
+        return [nxt, maps]
 
     def rq_len(self, a):
         key = a.next()
@@ -1130,7 +1141,7 @@ class Server:
         b"RQ.PUSH": (rq_push, 2, None), b"RQ.MPUSH": (rq_mpush, 3, None), b"RQ.CLAIM": (rq_claim, 1, None),
         b"RQ.MCLAIM": (rq_mclaim, 2, None), b"RQ.ACK": (rq_ack, 2, None), b"RQ.NACK": (rq_nack, 4, None),
         b"RQ.EXTEND": (rq_extend, 3, None), b"RQ.NEXT": (rq_next, 4, None), b"RQ.REQUEUE": (rq_requeue, 1, None),
-        b"RQ.REDRIVE": (rq_redrive, 1, None), b"RQ.DEL": (rq_del, 2, None), b"RQ.PURGE": (rq_purge, 2, 2),
+        b"RQ.REDRIVE": (rq_redrive, 1, None), b"RQ.DEL": (rq_del, 2, None), b"RQ.PURGE": (rq_purge, 2, None),
         b"RQ.GET": (rq_get, 2, 2), b"RQ.LIST": (rq_list, 2, None), b"RQ.LEN": (rq_len, 1, 2), b"RQ.INFO": (rq_info, 1, 1),
         b"RQ.SET": (rq_set, 3, None), b"RQ.PAUSE": (rq_pause, 1, None), b"RQ.RESUME": (rq_resume, 1, None),
         b"RQ.MOVE": (rq_move, 3, None),

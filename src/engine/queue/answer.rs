@@ -59,13 +59,19 @@ impl Queue {
                 Some(Stage::InFlight { claim, .. }) if claim == receipt.claim => Ok(slot),
                 _ => Err(Receipted::NotHeld),
             },
-            None if self.find_dead(receipt.id.as_ref()).is_some() => Err(Receipted::NotHeld),
+            None if self.find_kept_dead(receipt.id.as_ref()).is_some() => Err(Receipted::NotHeld),
             None => Err(Receipted::Gone),
         }
     }
 
+    /// What is put off on the messages of these receipts happens first.
+    fn bring_up_receipts(&mut self, receipts: &[Receipt], now: Micros, journal: &mut Journal) {
+        self.bring_up_all(receipts.iter().map(|r| r.id.as_ref()), now, journal);
+    }
+
     pub fn ack(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) -> Few<Receipted> {
         self.begin_command();
+        self.bring_up_receipts(receipts, now, journal);
         let mut pen = Pen::new(journal);
         let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
@@ -90,6 +96,7 @@ impl Queue {
         journal: &mut Journal,
     ) -> Few<Receipted> {
         self.begin_command();
+        self.bring_up_receipts(receipts, now, journal);
         let mut pen = Pen::new(journal);
         let reason = options.reason.unwrap_or(b"nack");
         let reason = reason.get(..512).unwrap_or(reason);
@@ -125,6 +132,7 @@ impl Queue {
         journal: &mut Journal,
     ) -> Few<Receipted> {
         self.begin_command();
+        self.bring_up_receipts(receipts, now, journal);
         let mut pen = Pen::new(journal);
         let deadline = now.saturating_add(lease);
         let mut out = Few::with_capacity(receipts.len());
@@ -148,6 +156,8 @@ impl Queue {
     pub fn requeue(&mut self, now: Micros, which: Which<'_>, count: u64, journal: &mut Journal) -> u64 {
         self.begin_command();
         let most = usize::try_from(count).unwrap_or(usize::MAX);
+        // One whose lease is over has come back, whether or not that was applied.
+        let flies = |slot: &u32| matches!(self.stage(*slot), Some(Stage::InFlight { deadline, .. }) if deadline > now);
         let wanted = |slot: &u32| match which {
             Which::All => true,
             Which::Stale(age) => matches!(
@@ -158,7 +168,8 @@ impl Queue {
                 self.more_of(*slot).and_then(|x| self.names.get(x.consumer)).is_some_and(|n| n == name)
             }
         };
-        let slots: Vec<u32> = self.claims.iter().map(|(_, slot)| slot).filter(wanted).take(most).collect();
+        let slots: Vec<u32> =
+            self.claims.iter().map(|(_, slot)| slot).filter(flies).filter(wanted).take(most).collect();
         let mut pen = Pen::new(journal);
         let way = Return { cause: Cause::Requeue, reason: None, delay: Some(0), back: false };
         for slot in &slots {
@@ -171,6 +182,7 @@ impl Queue {
     /// Deliveries that never left the server come back, as by REQUEUE.
     pub fn give_back(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) {
         self.begin_command();
+        self.bring_up_receipts(receipts, now, journal);
         let mut pen = Pen::new(journal);
         let way = Return { cause: Cause::Requeue, reason: None, delay: Some(0), back: false };
         for receipt in receipts {
@@ -213,6 +225,9 @@ impl Queue {
         let reason = Cow::Borrowed(way.reason.unwrap_or_default());
         let step = Step::Die { cause: way.cause, reason, at: now, number: self.next_death, after };
         self.commit(pen, slot, &step);
-        self.trim_dead(pen);
+        // It takes the place of the oldest, if there is none left for it.
+        if self.too_many_dead() {
+            self.drop_dead(pen, 1);
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
 use super::lane::{Lane, PLAIN, Seat};
 use super::message::{Id, Stage};
+use super::pen::Pen;
 use super::slab::NONE;
 use super::snapshot::{Brought, Record};
 use super::wire::{ClaimedWire, Wire};
@@ -27,11 +28,21 @@ pub struct ClaimOptions<'a> {
     pub no_ack: bool,
     /// With NOACK: what is handed out may have to come back, as the reply may reach nobody.
     pub returnable: bool,
+    /// Payloads together take no more than this, but one is handed out.
+    pub max_bytes: usize,
 }
 
 impl Default for ClaimOptions<'_> {
     fn default() -> Self {
-        Self { count: 1, lease: None, consumer: None, group: None, no_ack: false, returnable: false }
+        Self {
+            count: 1,
+            lease: None,
+            consumer: None,
+            group: None,
+            no_ack: false,
+            returnable: false,
+            max_bytes: usize::MAX,
+        }
     }
 }
 
@@ -85,13 +96,29 @@ impl Queue {
             level: None,
         };
         let mut carried: Vec<(Id, Claimed)> = Vec::new();
-        let mut n = 0;
+        let (mut n, mut bytes) = (0, 0_usize);
+        let over = self.any_over(now);
         while out.len() < options.count
             && self.has_token(now)
             && let Some(lane) = self.pick_lane(now, options.group)
             && let Some(slot) = self.first_of(lane)
             && let Some(m) = self.messages.get(slot)
         {
+            if over && self.is_over(slot, now) {
+                if journal.left() == 0 {
+                    break;
+                }
+                record(&claim, &mut carried, journal);
+                n = 0;
+                let mut pen = Pen::new(journal);
+                self.expire(slot, now, &mut pen);
+                pen.flush();
+                continue;
+            }
+            bytes = bytes.saturating_add(m.payload.len());
+            if bytes > options.max_bytes && !out.is_empty() {
+                break;
+            }
             let id = m.id.clone();
             let (own, deliveries) = self
                 .more_of(slot)
@@ -135,7 +162,8 @@ impl Queue {
                 }
             } else {
                 journal.touch();
-                n += 1;
+                // The turns of an effect follow each other.
+                n = if matches!(after, After::Enter(_)) { 0 } else { n + 1 };
             }
         }
         record(&claim, &mut carried, journal);
@@ -146,6 +174,7 @@ impl Queue {
     pub fn untake(&mut self, now: Micros, taken: Vec<Taken>, journal: &mut Journal) {
         self.begin_command();
         for Taken { record, id, payload } in taken {
+            self.bring_up_all([id.as_ref()], now, journal);
             if self.find_live(id.as_ref()).is_some() {
                 continue;
             }
@@ -163,7 +192,7 @@ impl Queue {
             }
             self.come_again(vec![(record, id, payload)]);
         }
-        self.settle_from(now, now, usize::MAX, journal);
+        self.settle_most(now, journal.left(), journal);
     }
 
     /// [`Queue::untake`], made.

@@ -247,7 +247,11 @@ impl Queue {
             self.end_load();
         }
         match effect {
-            Effect::Config { config, now, tokens } => self.configure(*config, now, tokens),
+            Effect::Config { config, now, tokens } => {
+                self.configure(*config, now, tokens);
+                // Where nothing is decided nothing is put off.
+                self.index_ttls(usize::MAX);
+            }
             Effect::Pause { group, push, claim } => self.change_pauses(group.as_deref(), push, claim),
             Effect::Push { push, messages } => {
                 for (n, (id, payload)) in messages.into_iter().enumerate() {
@@ -319,7 +323,7 @@ impl Queue {
         self.tokens = tokens;
         self.latest_level = self.latest_level.max(self.tokens.map_or(0, |t| t.at));
         if had_ttl != (self.config.ttl > 0) {
-            self.rebuild_default_ttls();
+            self.begin_default_ttls();
         }
         for (_, lane) in std::mem::take(&mut self.parked) {
             if let Some(l) = self.lanes.get_mut(lane) {

@@ -215,8 +215,9 @@ impl Queue {
 
     /// Takes a dead message out of all that knows the dead. It stays stored.
     pub(super) fn exhume(&mut self, slot: u32) {
-        let Some(Stage::Dead { older, newer, .. }) = self.stage(slot) else { return };
+        let Some(Stage::Dead { older, newer, number, .. }) = self.stage(slot) else { return };
         self.unshelve(slot);
+        self.doomed.left(number);
         let key = self.hash_of(slot);
         if newer != NONE {
             self.relink(newer, |o, _| *o = older);

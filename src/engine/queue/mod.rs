@@ -6,6 +6,8 @@
 //! [`snapshot`]. The commands decide: [`push`], [`claim`], [`answer`] (ACK, NACK, EXTEND, REQUEUE), [`dead`] (REDRIVE, DEL, PURGE),
 //! [`setting`], [`moving`]; [`settle`] does what time does; [`view`] only looks.
 //!
+//! What is due may be *put off*: a command does a bounded part of it, and decides right about what it meets of the rest (see [`settle`]).
+//!
 //! A command may take several steps: each is decided on the state that the one before has left; whatever could refuse the command as a
 //! whole is asked before the first.
 //!
@@ -33,6 +35,7 @@ mod pen;
 mod push;
 mod ranked;
 mod renumber;
+mod room;
 mod setting;
 mod settle;
 mod shelf;
@@ -58,6 +61,7 @@ pub use push::{OnDup, PushOptions, Refusal};
 pub use view::{Cursor, Info, View};
 
 use super::time::Micros;
+use dead::Doomed;
 use index::Index;
 use lane::Lane;
 use message::{Message, More};
@@ -65,6 +69,7 @@ use names::Names;
 use numbers::Numbers;
 use order::Order;
 use ranked::Ranked;
+use room::Over;
 use slab::Slab;
 use std::collections::BTreeSet;
 use tokens::Tokens;
@@ -108,7 +113,13 @@ pub struct Queue {
     claims: Order<(u64, u32)>,
     own_ttls: Order<(Micros, u32)>,
     default_ttls: Order<(Micros, u32)>,
+    /// The messages from this slot on are yet to be entered into `default_ttls`: not state.
+    unindexed: Option<u32>,
+    /// No TTL of the queue's has been as it is before this instant: not state.
+    ttl_since: Micros,
     deaths: Order<(u64, u32)>,
+    doomed: Doomed,
+    over: Over,
 
     ready: u64,
     ready_bytes: u64,
@@ -175,7 +186,11 @@ impl Queue {
             claims: Order::new(),
             own_ttls: Order::new(),
             default_ttls: Order::new(),
+            unindexed: None,
+            ttl_since: Micros::MIN,
             deaths: Order::new(),
+            doomed: Doomed::default(),
+            over: Over::default(),
             ready: 0,
             ready_bytes: 0,
             followers: 0,
@@ -203,6 +218,8 @@ impl Queue {
     /// A new command begins: groups that the last one emptied have lost their turn.
     fn begin_command(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+        // What is settled after it is another instant, or comes as if it were.
+        self.settled_to = Micros::MIN;
     }
 
     /// Whether the messages that must be there are there.

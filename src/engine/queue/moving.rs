@@ -39,7 +39,7 @@ impl Queue {
         };
         pen.flush();
         if moved > 0 {
-            to.settle_from(now, now, usize::MAX, to_journal);
+            to.settle_most(now, to_journal.left(), to_journal);
         }
         moved
     }
@@ -56,6 +56,7 @@ impl Queue {
         let mut from: Option<(u8, Place)> = None;
         // Followers that enter meanwhile stay.
         let before = self.next_seq;
+        let (over, to_is_behind) = (self.any_over(now), to.is_behind(now));
         loop {
             let page = self.ready_from(from, None, PAGE.min(usize::try_from(count - moved).unwrap_or(PAGE)));
             if page.is_empty() {
@@ -64,6 +65,18 @@ impl Queue {
             for slot in page {
                 let Some(m) = self.messages.get(slot) else { continue };
                 from = Some((m.priority, m.place()));
+                if over && self.is_over(slot, now) {
+                    if pen.journal.left() == 0 {
+                        return moved;
+                    }
+                    self.expire(slot, now, pen);
+                    continue;
+                }
+                if to_is_behind {
+                    let mut to_pen = Pen::new(to_journal);
+                    to.bring_up(m.id.as_ref(), now, &mut to_pen);
+                    to_pen.flush();
+                }
                 if m.seq() >= before || to.find_live(m.id.as_ref()).is_some() {
                     continue;
                 }
@@ -84,13 +97,15 @@ impl Queue {
     fn move_dead(&mut self, to: &mut Queue, count: u64, pen: &mut Pen<'_>, to_journal: &mut Journal) -> u64 {
         let mut moved = 0;
         while moved < count
-            && let Some((_, slot)) = self.deaths.front()
+            && let Some((_, slot)) = self.next_dead(0)
         {
             to.take_in(self, slot, None, to_journal);
             self.commit(pen, slot, &Step::Depart { after: super::effect::After::None });
-            let mut to_pen = Pen::new(to_journal);
-            to.trim_dead(&mut to_pen);
-            to_pen.flush();
+            if to.too_many_dead() {
+                let mut to_pen = Pen::new(to_journal);
+                to.drop_dead(&mut to_pen, 1);
+                to_pen.flush();
+            }
             moved += 1;
         }
         moved

@@ -23,6 +23,8 @@ impl Object for Queue {
         Some(c"rq.claim"),
     ];
 
+    const PUTS_OFF: bool = true;
+
     type Effect = Effect;
 
     fn blank() -> Self {
@@ -64,7 +66,7 @@ impl Object for Queue {
     }
 
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        self.settle_from(Micros::MIN, now, most, journal)
+        self.settle_most(now, most, journal)
     }
 
     fn counts(&self, into: &mut [u64]) {

@@ -90,6 +90,19 @@ impl<E: Entry> Order<E> {
         self.iter().nth(1)
     }
 
+    /// The entry that so many others lie before.
+    pub fn nth(&self, n: usize) -> Option<E> {
+        let mut before = n;
+        for b in 0..=self.rest.len() {
+            let block = self.block(b)?;
+            if before < block.len() {
+                return block.get(before).copied().map(E::of);
+            }
+            before -= block.len();
+        }
+        None
+    }
+
     fn block(&self, b: usize) -> Option<&VecDeque<E::Kept>> {
         if b == 0 { Some(&self.first) } else { self.rest.get(b - 1).map(|block| &block.entries) }
     }
@@ -234,6 +247,9 @@ mod tests {
                 prop_assert_eq!((order.len(), order.front()), (naive.len(), naive.first().copied()));
             }
             prop_assert_eq!(order.iter().collect::<Vec<_>>(), naive.clone());
+            for n in [0, 1, 600, naive.len().saturating_sub(1), naive.len()] {
+                prop_assert_eq!(order.nth(n), naive.get(n).copied());
+            }
             for from in [0, 1, 700, 1500, 2999] {
                 let at = naive.partition_point(|v| *v < from);
                 prop_assert_eq!(order.iter_from(|e| e.cmp(&from)).collect::<Vec<_>>(), naive[at..].to_vec());

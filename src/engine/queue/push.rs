@@ -1,10 +1,8 @@
-//! PUSH and MPUSH: who is refused, what is replaced, what makes room, what is new.
+//! PUSH and MPUSH: who is refused, what is replaced, what is new. What makes room is in [`room`](super::room).
 
 use super::Queue;
-use super::config::OnFull;
-use super::effect::{Entry, Mode, Push, Step};
+use super::effect::{Entry, Mode, Push};
 use super::message::{Id, IdRef, Own, State};
-use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::{MAX_NUMBER, Wire};
 use crate::engine::journal::{Blob, Journal};
@@ -60,6 +58,7 @@ impl Queue {
             self.rejected = self.rejected.saturating_add(1);
             return Err(Refusal::Paused);
         }
+        self.bring_up_all(id.as_ref().map(Id::as_ref), now, journal);
         let old = id.as_ref().and_then(|id| self.find_live(id.as_ref())).unwrap_or(NONE);
         let state = self.messages.get(old).map(|m| m.state());
         let mode = match (&id, state, options.on_dup) {
@@ -80,7 +79,7 @@ impl Queue {
         };
         let size = payload.len() as i128 - i128::from(replaced);
         self.numbers_left(u64::from(id.is_none()))?;
-        self.make_room(u64::from(mode == Mode::New), size, old, 1, journal)?;
+        self.make_room(now, u64::from(mode == Mode::New), size, old, 1, journal)?;
         let named = id.is_some();
         let mut push = self.describe_push(now, options, mode, old);
         push.named = named;
@@ -113,7 +112,7 @@ impl Queue {
         }
         let size = payloads.iter().map(|p| p.len() as i128).sum();
         self.numbers_left(asked)?;
-        self.make_room(asked, size, NONE, asked, journal)?;
+        self.make_room(now, asked, size, NONE, asked, journal)?;
         let mut ids = Vec::with_capacity(payloads.len());
         for (piece, payloads) in payloads.chunks(MOST).enumerate() {
             let push = self.describe_push(now, options, Mode::New, NONE);
@@ -186,58 +185,5 @@ impl Queue {
             number = number.wrapping_add(1);
         }
         Id::Num(number)
-    }
-
-    /// Makes sure that `more` messages and `size` bytes pass no bound: there is room, or the longest ready are dropped (but not `keep`).
-    fn make_room(
-        &mut self,
-        more: u64,
-        size: i128,
-        keep: u32,
-        asked: u64,
-        journal: &mut Journal,
-    ) -> Result<(), Refusal> {
-        let (max_len, max_bytes) = (self.config.max_len, self.config.max_bytes);
-        if max_len == 0 && max_bytes == 0 {
-            return Ok(());
-        }
-        let fits = |len: u64, bytes: u64| {
-            (more == 0 || max_len == 0 || len.saturating_add(more) <= max_len)
-                && (size <= 0 || max_bytes == 0 || i128::from(bytes) + size <= i128::from(max_bytes))
-        };
-        if fits(self.len(None), self.bytes) {
-            return Ok(());
-        }
-        let kept_ready = self.messages.get(keep).is_some_and(|m| m.state() == State::Ready);
-        let droppable = self.ready - u64::from(kept_ready);
-        let droppable_bytes = self.ready_bytes - if kept_ready { self.weight(keep) } else { 0 };
-        let enough = fits(self.len(None) - droppable, self.bytes - droppable_bytes);
-        if self.config.on_full == OnFull::Reject || !enough {
-            self.rejected = self.rejected.saturating_add(asked);
-            return Err(Refusal::Full);
-        }
-        let mut pen = Pen::new(journal);
-        while !fits(self.len(None), self.bytes)
-            && let Some(victim) = self.longest_ready(keep)
-        {
-            self.commit(&mut pen, victim, &Step::Drop);
-        }
-        pen.flush();
-        self.begin_command();
-        Ok(())
-    }
-
-    /// The message that has been ready longest, other than `but`.
-    pub(super) fn longest_ready(&self, but: u32) -> Option<u32> {
-        let mut heads = self
-            .heads
-            .iter()
-            .filter_map(|(_, _, lane, priority)| Some(&self.lanes.get(lane)?.run(priority)?.order));
-        let first = heads.next()?;
-        if first.front() != Some(but) {
-            return first.front();
-        }
-        let others = [first.second(), heads.next().and_then(|o| o.front())];
-        others.into_iter().flatten().min_by_key(|s| self.messages.get(*s).map(|m| m.place()))
     }
 }

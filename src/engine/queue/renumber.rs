@@ -52,7 +52,7 @@ impl Queue {
         anew.load(records);
         anew.loading = None;
         (anew.rejected, anew.epoch, anew.settled_to) = (self.rejected, self.epoch, self.settled_to);
-        anew.latest_level = self.latest_level;
+        (anew.latest_level, anew.ttl_since) = (self.latest_level, self.ttl_since);
         *self = anew;
     }
 

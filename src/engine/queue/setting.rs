@@ -1,15 +1,15 @@
 //! SET, PAUSE and RESUME.
 
 use super::Queue;
-use super::config::{NO_PAUSE, Pause, Settings};
-use super::pen::Pen;
+use super::config::{Config, NO_PAUSE, Pause, Settings};
+use super::room::Over;
 use super::tokens::Tokens;
 use super::wire::Wire;
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
 
 impl Queue {
-    /// Changes the configuration; what it makes expire or drop goes at once.
+    /// Changes the configuration. What it makes expire or drop goes, as much as may not be put off.
     pub fn set(&mut self, now: Micros, settings: &Settings, journal: &mut Journal) {
         self.begin_command();
         // Recorded also when nothing changes: on a missing key it makes the queue.
@@ -20,12 +20,16 @@ impl Queue {
             (Some(old), Some(new), Some(tokens)) => Some(tokens.change(old, new, now)),
             (_, Some(new), _) => Some(Tokens::full(new, now)),
         };
+        if config.ttl != self.config.ttl {
+            self.ttl_since = now;
+        }
+        let bounds = |c: &Config| (c.max_len, c.max_bytes, c.on_full);
+        if bounds(&config) != bounds(&self.config) {
+            self.over = Over::default();
+        }
         journal.record(&Wire::Config(Box::new(config.clone()), now, tokens), []);
         self.configure(config, now, tokens);
-        let mut pen = Pen::new(journal);
-        self.trim_dead(&mut pen);
-        pen.flush();
-        self.settle_from(now, now, usize::MAX, journal);
+        self.settle_most(now, journal.left(), journal);
     }
 
     /// Pauses pushes, claims or both, of a group or the whole queue; an instant that is past lifts the pause.

@@ -128,7 +128,9 @@ impl Queue {
         match m.stage(self.more.get(m.more)) {
             Stage::Ready => {
                 self.ready -= 1;
-                self.ready_bytes -= self.weight_of(m);
+                let weight = self.weight_of(m);
+                self.ready_bytes -= weight;
+                self.over.left(m.seq(), weight);
                 self.leave_run(slot);
                 self.watch_ttl(slot, false);
             }
@@ -217,7 +219,8 @@ impl Queue {
     #[inline]
     fn watch_ttl(&mut self, slot: u32, enter: bool) {
         let own = self.own_ttl(slot);
-        if own != 0 || self.config.ttl != 0 {
+        let awaits_index = || own == 0 && self.unindexed.is_some_and(|from| slot >= from);
+        if (own != 0 || self.config.ttl != 0) && !awaits_index() {
             self.change_ttl(slot, own, enter);
         }
     }
@@ -237,23 +240,26 @@ impl Queue {
         }
     }
 
-    /// The queue has got a TTL, or has none any more.
-    pub(super) fn rebuild_default_ttls(&mut self) {
+    /// The queue has got a TTL, or has none any more: its order is begun anew.
+    pub(super) fn begin_default_ttls(&mut self) {
         self.default_ttls = super::order::Order::new();
-        if self.config.ttl == 0 {
-            return;
+        self.unindexed = (self.config.ttl > 0 && self.messages.len() > 0).then_some(0);
+    }
+
+    /// Enters messages into the order of what expires by the queue's TTL; looks at up to `most` slots and answers at how many.
+    pub(super) fn index_ttls(&mut self, most: usize) -> usize {
+        let Some(from) = self.unindexed else { return 0 };
+        let most = u32::try_from(most).unwrap_or(NONE);
+        let until = from.saturating_add(most).min(self.messages.slots()).max(from);
+        // A slot counts as entered from here on.
+        self.unindexed = (until < self.messages.slots()).then_some(until);
+        for slot in from..until {
+            let waits = self.messages.get(slot).map(|m| matches!(m.state(), State::Ready | State::Delayed));
+            if waits == Some(true) && self.own_ttl(slot) == 0 {
+                self.change_ttl(slot, 0, true);
+            }
         }
-        let waits = |m: &Message| matches!(m.state(), State::Ready | State::Delayed);
-        let mut all: Vec<(Micros, u64, u32)> = self
-            .messages
-            .iter()
-            .filter(|(slot, m)| waits(m) && self.own_ttl(*slot) == 0)
-            .map(|(slot, m)| (self.ttl_base(slot), m.seq(), slot))
-            .collect();
-        all.sort_unstable();
-        for (base, _, slot) in all {
-            self.default_ttls.insert((base, slot), |_| Ordering::Less);
-        }
+        ((until - from) as usize).max(1)
     }
 
     /// What expires next, and when.

@@ -6,6 +6,7 @@ use super::Queue;
 use super::config::{Config, NO_PAUSE, Pause, Totals};
 use super::lane::PLAIN;
 use super::message::{Id, Message, Place, Stage, State};
+use crate::engine::journal::Journal;
 use crate::engine::time::{MAX_INSTANT, Micros};
 use std::cmp::Ordering;
 use std::fmt;
@@ -98,7 +99,12 @@ pub struct Info<'a> {
 impl Queue {
     /// The message that the id means.
     pub fn get(&self, id: &Id) -> Option<View<'_>> {
-        self.view(self.find(id.as_ref())?)
+        self.view(self.meant(id.as_ref())?)
+    }
+
+    /// What is put off on the message with this id happens, as it is asked for.
+    pub fn bring(&mut self, now: Micros, id: &Id, journal: &mut Journal) {
+        self.bring_up_all([id.as_ref()], now, journal);
     }
 
     fn view(&self, slot: u32) -> Option<View<'_>> {
@@ -133,13 +139,14 @@ impl Queue {
         })
     }
 
-    /// A page of the messages in a state (of a group): by service, due instant, deadline or death. None: not a cursor of such a list.
+    /// A page of the messages in a state (of a group), at most `count`, whose payloads together take at most `most_bytes`, but at least one: by service, due instant, deadline or death. None: not a cursor of such a list.
     pub fn list(
         &self,
         state: State,
         group: Option<&[u8]>,
         cursor: Cursor,
         count: usize,
+        most_bytes: usize,
     ) -> Option<(Cursor, Vec<View<'_>>)> {
         let lane = match (group, self.find_lane(group)) {
             (None, _) => None,
@@ -161,6 +168,12 @@ impl Queue {
             let wanted = |slot: &u32| lane.is_none() || self.messages.get(*slot).map(|m| m.lane) == lane;
             self.listed(state, cursor).filter(wanted).take(more).collect()
         };
+        let mut bytes = 0_usize;
+        let fits = slots.iter().take(count).take_while(|slot| {
+            bytes = bytes.saturating_add(self.messages.get(**slot).map_or(0, |m| m.payload.len()));
+            bytes <= most_bytes
+        });
+        let count = fits.count().max(1);
         let next = if slots.len() > count {
             slots.truncate(count);
             slots.last().map_or(Cursor::Start, |last| self.cursor_at(*last))

@@ -5,6 +5,7 @@ use super::super::config::NO_PAUSE;
 use super::super::lane::{PLAIN, Seat};
 use super::super::message::{IdRef, Message, Stage, State};
 use super::super::slab::NONE;
+use crate::engine::object::AT_ONCE;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Queue {
@@ -57,7 +58,7 @@ impl Queue {
                 let (own, base) = (self.own(slot).ttl, self.ttl_base(slot));
                 if own > 0 {
                     own_ttls.insert((base + own, m.seq(), slot));
-                } else if self.config.ttl > 0 {
+                } else if self.config.ttl > 0 && self.unindexed.is_none_or(|from| slot < from) {
                     default_ttls.insert((base, m.seq(), slot));
                 }
             }
@@ -81,7 +82,11 @@ impl Queue {
         assert_eq!((self.live.len() + self.numbers.len(), self.len(None)), (live, live as u64));
         let taken = |n: u64| self.find(IdRef::Num(n)).or(self.find_window(IdRef::Num(n))).is_some();
         assert!((self.next_id..self.next_id + 9).all(|n| n <= self.highest_given || !taken(n)));
-        assert_eq!(self.next_settling(), self.next_due().map(|(at, _)| at));
+        let at_once = self.unindexed.is_some() || self.too_many_dead() || self.over.is_any();
+        let due = self.next_due().map(|(at, _)| at);
+        assert_eq!(self.next_settling(), if at_once { Some(AT_ONCE) } else { due });
+        let doomed = |e: &(u64, u32)| self.doomed.has(e.0);
+        assert_eq!(self.deaths.iter().filter(doomed).count() as u64, self.doomed.left);
         let keyed = |order: &[(i64, u32)]| -> Vec<(i64, u64, u32)> {
             order.iter().map(|(at, s)| (*at, self.messages.get(*s).unwrap().seq(), *s)).collect()
         };

@@ -109,7 +109,7 @@ fn a_refusal_changes_nothing() {
     assert!(!q.claimable(S, Some(b"nobody")));
     assert_eq!(q.ack(S, &[Receipt { id: Id::Num(1), claim: 9 }], &mut j)[..], [Receipted::NotHeld]);
     assert_eq!(q.extend(S, S, &[Receipt { id: Id::Num(2), claim: 9 }], &mut j)[..], [Receipted::Gone]);
-    assert_eq!((q.redrive(S, None, 9, 0, &mut j), q.purge(Scope::Dead, &mut j)), (0, 0));
+    assert_eq!((q.redrive(S, None, 9, 0, &mut j), q.purge(Scope::Dead, None, &mut j)), (0, 0));
     assert!(!j.changed() && snapshot(&q) == before);
     assert_eq!(q.info(S).rejected, 2);
     assert_eq!(q.duplicate().info(S).rejected, 2);
@@ -126,7 +126,7 @@ fn the_dead_of_one_id_are_known_by_the_last() {
     }
     assert_eq!(q.get(&Id::parse(b"x")).unwrap().payload, b"3rd");
     assert_eq!(q.redrive(S, Some(&[Id::parse(b"x")]), 9, 0, &mut quiet()), 1);
-    assert_eq!(q.delete(&[Id::parse(b"x")], &mut quiet()), 1);
+    assert_eq!(q.delete(S, &[Id::parse(b"x")], &mut quiet()), 1);
     assert_eq!(q.get(&Id::parse(b"x")).unwrap().payload, b"2nd");
     assert_eq!(q.redrive(S, None, 9, 0, &mut quiet()), 1);
     assert_eq!(q.get(&Id::parse(b"x")).unwrap().payload, b"1st");

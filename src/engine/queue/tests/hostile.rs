@@ -65,9 +65,9 @@ pub fn rich() -> (Queue, Vec<Batch>) {
     let mut other = Queue::new();
     other.move_to(&mut after, t, Movable::Ready, 5, &mut Journal::new(Family::Queue, true), &mut next);
     after.extend(t, 50_000, &receipts[5..], &mut next);
-    after.delete(&[Id::parse(b"a")], &mut next);
+    after.delete(t, &[Id::parse(b"a")], &mut next);
     after.settle(t + 90_000_000, 1_000, &mut next);
-    after.purge(Scope::All, &mut next);
+    after.purge(Scope::All, None, &mut next);
     after.audit();
     (q, next.take())
 }
@@ -87,7 +87,7 @@ fn apply(base: &Queue, head: &[u8], payloads: &[Box<[u8]>]) -> bool {
         assert!(q.settle(NOW + 400 * 86_400 * 1_000_000, 100_000, &mut j));
         q.claim(NOW * 2, &ClaimOptions { count: 100, ..ClaimOptions::default() }, &mut j);
         let _ = q.push(NOW, b"x", 0, None, &PushOptions::default(), &mut j);
-        let _ = (q.memory(), q.info(NOW), q.list(State::Ready, None, Cursor::Start, 100));
+        let _ = (q.memory(), q.info(NOW), q.list(State::Ready, None, Cursor::Start, 100, usize::MAX));
         if totals {
             q.audit();
             // What was accepted never leads to what is not.

@@ -1,4 +1,5 @@
-//! Tests of the queue: examples, random histories beside a naive twin (which are also folded through their effects), damaged bytes.
+//! Tests of the queue: examples, random histories beside a naive twin (which are also folded through their effects), with
+//! what is due put off, damaged bytes.
 
 mod audit;
 mod examples;
@@ -6,6 +7,7 @@ mod fold;
 mod golden;
 mod histories;
 mod hostile;
+mod lagging;
 mod renumber;
 mod torso;
 mod twin;

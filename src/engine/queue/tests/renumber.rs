@@ -33,7 +33,7 @@ fn one_more(q: &mut Queue) {
 fn order(q: &Queue) -> Vec<Vec<Id>> {
     let states = [State::Ready, State::Delayed, State::InFlight, State::Dead];
     let ids = |state| {
-        let (_, listed) = q.list(state, None, Cursor::Start, 100).unwrap();
+        let (_, listed) = q.list(state, None, Cursor::Start, 100, usize::MAX).unwrap();
         listed.iter().map(|v| v.id.clone()).collect()
     };
     states.into_iter().map(ids).collect()

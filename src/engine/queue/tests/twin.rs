@@ -701,31 +701,40 @@ impl Twin {
         n
     }
 
-    pub fn purge(&mut self, scope: Scope) -> u64 {
-        let mut n = 0;
-        let hit = |state: State| match scope {
-            Scope::Ready => state == State::Ready,
-            Scope::Delayed => state == State::Delayed,
-            Scope::Dead => state == State::Dead,
-            Scope::All => state != State::InFlight,
+    pub fn purge(&mut self, scope: Scope, count: Option<u64>) -> u64 {
+        let states: &[State] = match scope {
+            Scope::Ready => &[State::Ready],
+            Scope::Delayed => &[State::Delayed],
+            Scope::Dead => &[State::Dead],
+            Scope::All => &[State::Dead, State::Delayed, State::Ready],
         };
-        let live: Vec<u64> = self.live.iter().filter(|m| hit(m.state)).map(|m| m.uid).collect();
-        for uid in live {
-            let at = self.live.iter().position(|m| m.uid == uid).unwrap();
+        let mut hit: Vec<(State, u64)> = vec![];
+        for state in states {
+            let mut all: Vec<&TwinMessage> =
+                self.live.iter().chain(&self.dead).filter(|m| m.state == *state).collect();
+            match state {
+                State::Ready => all.sort_by_key(|m| self.rank(m)),
+                State::Delayed => all.sort_by_key(|m| (m.due, m.seq)),
+                _ => {}
+            }
+            hit.extend(all.iter().map(|m| (*state, m.uid)));
+        }
+        hit.truncate(count.map_or(usize::MAX, |n| n as usize));
+        for (state, uid) in &hit {
+            if *state == State::Dead {
+                let m = self.dead.remove(self.dead.iter().position(|m| m.uid == *uid).unwrap());
+                self.totals.deleted += 1;
+                self.end_window(&m.id, m.uid, None);
+                continue;
+            }
+            let at = self.live.iter().position(|m| m.uid == *uid).unwrap();
             let follower = self.live[at].follower.as_ref().map(|f| f.uid);
             let (m, more) = self.leave(at, false);
             self.totals.deleted += 1 + more;
-            self.end_window(&m.id, uid, follower);
-            n += 1;
-        }
-        while hit(State::Dead) && !self.dead.is_empty() {
-            let m = self.dead.remove(0);
-            self.totals.deleted += 1;
-            self.end_window(&m.id, m.uid, None);
-            n += 1;
+            self.end_window(&m.id, *uid, follower);
         }
         self.forget_groups();
-        n
+        hit.len() as u64
     }
 
     fn end_window(&mut self, id: &[u8], uid: u64, follower: Option<u64>) {

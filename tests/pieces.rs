@@ -1,0 +1,192 @@
+//! Very much that is due at once: a command does a bounded part of it and decides right all the same, the timer does the rest; and replies that
+//! would be very long.
+
+use crate::common::{Reply, eventually};
+
+use crate::common::stage::{Stage, on_stage, on_stage_alone, on_stage_alone_with, payloads, receipt, wall};
+
+/// So many messages, all pushed and claimed an hour ago by the real clock, where the test clock stands.
+fn claimed(s: &mut Stage, n: usize) -> Vec<String> {
+    s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
+    s.run(&format!("RQ.MPUSH q {n}{}", " m".repeat(n)));
+    (0..n).map(|_| receipt(&s.run("RQ.CLAIM q LEASE 10"))).collect()
+}
+
+#[test]
+fn a_command_does_a_part_of_what_is_due_and_refuses_what_is_over() {
+    // (In a cluster the clock is not moved inside a transaction.)
+    on_stage_alone(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        let receipts = claimed(s, 100);
+        // Within a transaction the timer cannot come in between.
+        for line in [
+            "MULTI",
+            "SLUICE.CLOCK REAL",
+            "RQ.LEN q READY",
+            &format!("RQ.ACK q {}", receipts[99]),
+            &format!("RQ.EXTEND q 1000 {}", receipts[98]),
+            "RQ.LEN q READY",
+            "RQ.REQUEUE q ALL",
+        ] {
+            s.run(line);
+        }
+        assert_eq!(s.shown("EXEC"), "[\"OK\", 10, [0], [0], 42, 0]");
+        eventually("all to be done", || s.field("work_pending") == 0);
+        assert_eq!((s.ready("q"), s.in_flight("q")), ("100".into(), "0".into()));
+        assert!(s.field("longest_piece_us") > 0);
+    });
+}
+
+#[test]
+fn what_a_lower_ttl_makes_expire_is_gone_before_it_has_gone() {
+    on_stage(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        let now = wall();
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        s.run(&format!("RQ.MPUSH q 100{}", " m".repeat(100)));
+        s.run("SLUICE.CLOCK ADVANCE 50");
+        s.run("RQ.SET q TTL 10");
+        // The test clock stands, so the timer does nothing.
+        assert_eq!(s.field("work_pending"), 1);
+        assert_eq!((s.shown("RQ.GET q 100"), s.shown("RQ.CLAIM q COUNT 10")), ("nil".into(), "[]".into()));
+        assert!(s.int("RQ.LEN q") > 20);
+        assert_eq!(s.text("RQ.PUSH q again ID 99"), "99");
+        s.run(&format!("SLUICE.CLOCK SET {}", now + 50));
+        assert_eq!((s.field("work_pending"), s.int("RQ.LEN q")), (0, 1));
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 10")), ["again"]);
+    });
+}
+
+#[test]
+fn what_is_put_off_goes_on_after_a_reload() {
+    for aof in ["no", "yes"] {
+        on_stage_alone_with(
+            |builder| builder.option("appendonly", aof),
+            |s| {
+                s.run("CONFIG SET sluice.due-per-command 10");
+                claimed(s, 100);
+                s.run("RQ.SET q MAXDELIVERIES 1");
+                s.run("SLUICE.CLOCK ADVANCE 10");
+                assert_eq!(s.shown("RQ.LEN q DEAD"), "100");
+                s.run("RQ.SET q MAXDEAD 5");
+                assert_eq!((s.shown("RQ.LEN q DEAD"), s.field("work_pending")), ("80".into(), 1));
+                assert_eq!(
+                    (s.shown("RQ.GET q 95"), s.shown("RQ.REDRIVE q IDS 1 95")),
+                    ("nil".into(), "0".into())
+                );
+                s.run(if aof == "yes" { "DEBUG LOADAOF" } else { "DEBUG RELOAD" });
+                s.run("SLUICE.CLOCK REAL");
+                eventually("the rest to be dropped", || s.field("work_pending") == 0);
+                assert_eq!(s.shown("RQ.LEN q DEAD"), "5");
+                assert_ne!(s.shown("RQ.GET q 100"), "nil");
+            },
+        );
+    }
+}
+
+#[test]
+fn after_a_lower_bound_one_push_drops_a_part() {
+    on_stage(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        let now = wall();
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        s.run(&format!("RQ.MPUSH q 100{}", " m".repeat(100)));
+        s.run("RQ.SET q MAXLEN 5 ONFULL DROPOLD");
+        assert_eq!(s.text("RQ.PUSH q last"), "101");
+        assert_eq!((s.shown("RQ.LEN q"), s.field("work_pending")), ("81".into(), 1));
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        assert_eq!((s.shown("RQ.LEN q"), s.field("work_pending")), ("5".into(), 0));
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9")), ["m", "m", "m", "m", "last"]);
+    });
+}
+
+#[test]
+fn keys_take_turns() {
+    on_stage(|s| {
+        s.run("CONFIG SET sluice.tick-budget-us 50");
+        s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
+        for key in ["a", "b", "c"] {
+            s.run(&format!(
+                "RQ.MPUSH {key} 5000{} DELAY {}",
+                " m".repeat(5000),
+                if key == "a" { 1 } else { 2 }
+            ));
+        }
+        s.run("SLUICE.CLOCK REAL");
+        // Whichever is first is not done before the others have begun.
+        eventually("all to be ready", || s.field("work_pending") == 0);
+        for key in ["a", "b", "c"] {
+            assert_eq!(s.ready(key), "5000");
+        }
+    });
+}
+
+// ---------------------------------------------------------------- replies
+
+#[test]
+fn a_claim_takes_no_more_bytes_than_it_may() {
+    on_stage(|s| {
+        s.run("RQ.MPUSH q 5 aaaa bbbb cccc dddddddddddd e");
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9 MAXBYTES 8")), ["aaaa", "bbbb"]);
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9 MAXBYTES 15")), ["cccc"]);
+        // One comes in any case.
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9 MAXBYTES 3")), ["dddddddddddd"]);
+        s.run("CONFIG SET sluice.max-reply-bytes 5");
+        s.run("RQ.MPUSH q 3 ffff gg hhhhhhhhh");
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9")), ["e", "ffff"]);
+        assert_eq!(payloads(&s.run("RQ.CLAIM q COUNT 9 MAXBYTES 100")), ["gg", "hhhhhhhhh"]);
+        for (line, wanted) in
+            [("RQ.CLAIM w COUNT 9 BLOCK 0", 2), ("RQ.CLAIM w COUNT 9 MAXBYTES 3 BLOCK 0", 1)]
+        {
+            let mut client = s.waiter(line);
+            s.run("RQ.MPUSH w 3 xx yy zz");
+            assert_eq!(client.payloads().len(), wanted, "{line}");
+            s.run("DEL w");
+        }
+        assert!(s.error("RQ.CLAIM q MAXBYTES 0").contains("maxbytes"));
+    });
+}
+
+#[test]
+fn a_page_ends_before_its_payloads_are_too_long() {
+    on_stage(|s| {
+        s.run("RQ.MPUSH q 4 aaaa bbbb cccccccccccc d");
+        s.run("CONFIG SET sluice.max-reply-bytes 8");
+        let (mut cursor, mut pages) = ("0".to_owned(), vec![]);
+        loop {
+            let page = s.run(&format!("RQ.LIST q READY COUNT 9 CURSOR {cursor}"));
+            let Reply::Array(page) = page else { panic!("not a page: {page}") };
+            let (Reply::Bytes(next), Reply::Array(messages)) = (&page[0], &page[1]) else {
+                panic!("not a page")
+            };
+            cursor = String::from_utf8_lossy(next).into_owned();
+            pages.push(messages.len());
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(pages, [2, 1, 1]);
+        let bare = s.shown("RQ.LIST q READY NOPAYLOAD COUNT 9");
+        assert!(bare.matches("\"payload\", nil").count() == 4 && !bare.contains("aaaa"), "{bare}");
+    });
+}
+
+#[test]
+fn a_purge_takes_as_many_as_it_is_told() {
+    on_stage(|s| {
+        let now = wall();
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        s.run("RQ.MPUSH q 4 a b c d");
+        s.run("RQ.MPUSH q 2 e f DELAY 1000");
+        s.run("RQ.PUSH q x ID x DEDUP 1000 PRIORITY 9");
+        assert_eq!(s.shown("RQ.PURGE q ALL COUNT 3"), "3");
+        // The delayed ones first, then the ready ones as they would be handed out; the window goes with its message.
+        assert_eq!((s.shown("RQ.LEN q DELAYED"), s.shown("RQ.LEN q READY")), ("0".into(), "4".into()));
+        assert_eq!(s.text("RQ.PUSH q x ID x"), "x");
+        assert_eq!(
+            (s.shown("RQ.PURGE q READY COUNT 2"), s.shown("RQ.PURGE q READY COUNT 9")),
+            ("2".into(), "3".into())
+        );
+        assert_eq!(s.error("RQ.PURGE q READY 5"), "ERR syntax error: unknown option '5', expected COUNT n");
+    });
+}
