@@ -91,7 +91,10 @@ impl Queue {
         } else {
             journal.touch();
         }
+        // What is replaced was reckoned with: it is none of those that were to be dropped.
+        let over = self.over;
         self.push_one(&push, 0, id.clone(), payload.into());
+        self.over = over;
         Ok(Some(id))
     }
 

@@ -75,6 +75,7 @@ impl Lagging {
         let (mut j, now, o) = (self.journal(), self.now, spec.options(self.now));
         let payload = vec![b'x'; spec.size.into()];
         let id = spec.id.filter(|_| many.is_none()).map(|i| Id::parse(IDS[usize::from(i)].as_bytes()));
+        let named = id.is_some();
         let payloads: Vec<&[u8]> = (0..many.unwrap_or(1)).map(|_| &payload[..]).collect();
         let (got, want) = match many {
             Some(_) => (
@@ -87,8 +88,8 @@ impl Lagging {
             ),
         };
         // More than this command may do may have to be due before there is room.
-        if got == Ok(None) && drops {
-            // A duplicate of one that is about to be dropped.
+        if drops && named {
+            // One with this id may be about to be dropped: it is a duplicate until then, and may be replaced.
         } else if got != Err(Refusal::Full) {
             assert_eq!(got, want);
         } else {
