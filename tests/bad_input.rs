@@ -56,6 +56,7 @@ const FORMS: &[Form] = &[
     Form("SEM.PEEK sem {limit}", &["COUNT {count}"]),
     Form("SEM.SET sem {limit}", &["LEASE {lease:D}"]),
     Form("SEM.INFO sem", &["HOLDERS"]),
+    Form("SEM.HOLDERS sem", &["OWNER o", "CURSOR {cursor:0:R}", "COUNT {count:1:10000}"]),
     Form("GATE.SET gate STAGE a TB $limits WARMUP {warmup:0:D}", &[]),
     Form("GATE.SET gate STAGE a LB $limits STAGE b SEM {limit} LEASE {lease:D}", &[]),
     Form("GATE.PASS gate", &["COST {cost}", "MAXWAIT {maxwait:0:D}", "BLOCK {block:D}"]),

@@ -3,7 +3,8 @@
 
 use crate::common::stage::{Stage, on_stage_alone};
 use crate::common::{
-    Engine, Server, array, call, error, info, int, map, on_every_engine, registered_commands, text, try_call,
+    Engine, Reply, Server, array, call, error, info, int, map, on_every_engine, registered_commands, text,
+    try_call,
 };
 use redis::{Connection, Value};
 use std::collections::BTreeSet;
@@ -50,6 +51,7 @@ const COMMANDS: &[(&str, i64, &str, Keys)] = &[
     ("sem.peek", -2, "readonly fast", One),
     ("sem.set", -3, "write denyoom fast", One),
     ("sem.info", -2, "readonly", One),
+    ("sem.holders", -2, "readonly", One),
     ("gate.set", -6, "write denyoom", One),
     ("gate.pass", -2, "write denyoom fast blocking", One),
     ("gate.mpass", -3, "write denyoom", Counted),
@@ -633,5 +635,51 @@ fn who_may_only_write_a_key_may_use_what_tells_nothing_of_it() {
         call!(w, "TB.SET", "tb", 2, 1, 1000);
         assert!(error!(w, "TB.TAKE", "tb").starts_with("NOPERM"));
         assert!(error!(w, "RQ.CLAIM", "q").starts_with("NOPERM"));
+    });
+}
+
+#[test]
+fn holders_are_told_page_by_page_whatever_changes_in_between() {
+    on_stage_alone(|s| {
+        assert_eq!(s.shown("SEM.HOLDERS k"), "[\"0\", []]");
+        let receipts: Vec<String> = (0..25)
+            .map(|i| s.shown(&format!("SEM.ACQUIRE k 100 OWNER o{} LEASE 600000", i % 2)))
+            .map(|told| told.trim_end_matches(']').rsplit(' ').next().expect("a receipt").to_owned())
+            .collect();
+        let (mut cursor, mut seen, mut pages) = ("0".to_owned(), Vec::new(), 0);
+        loop {
+            let Reply::Array(page) = s.run(&format!("SEM.HOLDERS k CURSOR {cursor}")) else {
+                panic!("a page")
+            };
+            let [Reply::Bytes(next), Reply::Array(holders)] = page.as_slice() else { panic!("{page:?}") };
+            for holder in holders {
+                let Reply::Array(fields) = holder else { panic!("{holder}") };
+                assert_eq!(fields[1], Reply::Int(1));
+                seen.push(fields[0].to_string());
+            }
+            pages += 1;
+            cursor = String::from_utf8_lossy(next).into_owned();
+            if cursor == "0" {
+                break;
+            }
+            // The last that was told goes, and one comes, above all.
+            if pages == 1 {
+                s.run(&format!("SEM.RELEASE k {cursor}"));
+                s.run("SEM.ACQUIRE k 100 OWNER late LEASE 600000");
+            }
+        }
+        assert_eq!((pages, seen.len(), &seen[..25]), (3, 26, &receipts[..]));
+        let odd = s.shown("SEM.HOLDERS k OWNER o1 COUNT 10000");
+        assert_eq!(odd.matches("\"o1\"").count(), 11);
+        s.run("SEM.ACQUIRE k 100");
+        assert!(s.shown(&format!("SEM.HOLDERS k CURSOR {}", seen[25])).contains(", 1, nil, "));
+        for (line, word) in [
+            ("SEM.HOLDERS k COUNT 0", "count"),
+            ("SEM.HOLDERS k COUNT 10001", "count"),
+            ("SEM.HOLDERS k CURSOR x", "cursor"),
+            ("SEM.HOLDERS k CURSOR 0 CURSOR 0", "CURSOR"),
+        ] {
+            assert!(s.error(line).contains(word), "{line}");
+        }
     });
 }

@@ -1,7 +1,7 @@
 //! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
 
 use crate::engine::object::Family;
-use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, MAX_OWNER, Permit, Semaphore};
+use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Permit, Semaphore};
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;
 use crate::server::answers::{self, NO_LIMIT};
@@ -89,6 +89,17 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "O(1), O(n) with HOLDERS",
         ),
         info,
+    )?;
+    r.add(
+        &on(
+            "sem.holders",
+            "readonly",
+            Access::Read,
+            "key [OWNER name] [CURSOR cursor] [COUNT n]",
+            "Lists who holds permits, page by page.",
+            "O(log n + m) for a page of m holders, O(n) with OWNER",
+        ),
+        holders,
     )
 }
 
@@ -296,6 +307,58 @@ fn info(call: &Call<'_>) -> Result<(), Error> {
             reply.int(holder.count);
             reply.bulk(holder.owner);
             reply.int(holder.left_ms);
+        }
+    })
+}
+
+/// Holders on a page, if nobody says how many.
+const PAGE: i64 = 10;
+/// The most on a page.
+const MOST_ON_PAGE: i64 = 10_000;
+
+/// The cursor is the last receipt that was told: it survives all changes in between.
+fn holders(call: &Call<'_>) -> Result<(), Error> {
+    let mut args = call.args();
+    args.next("key")?;
+    let (mut owner, mut cursor, mut count) = (None, None, None);
+    while let Some(word) = args.option() {
+        if is(word, "OWNER") {
+            let name = args.next("owner")?;
+            if name.is_empty() || name.len() > MAX_OWNER {
+                return Err(Error::length("owner", 1, MAX_OWNER));
+            }
+            once(&mut owner, "OWNER", name)?;
+        } else if is(word, "CURSOR") {
+            once(&mut cursor, "CURSOR", args.int("cursor", 0, i64::MAX)?)?;
+        } else if is(word, "COUNT") {
+            once(&mut count, "COUNT", args.int("count", 1, MOST_ON_PAGE)?)?;
+        } else {
+            return Err(Error::unknown_option(word, "OWNER name, CURSOR cursor or COUNT n"));
+        }
+    }
+    let above = cursor.unwrap_or(0).unsigned_abs();
+    let count = usize::try_from(count.unwrap_or(PAGE)).unwrap_or(1);
+    let reply = call.reply();
+    call.read::<Semaphore, _>(1, |semaphore| {
+        let asked = |holder: &Holder<'_>| owner.is_none_or(|owner| holder.owner == owner);
+        let held = semaphore.into_iter().flat_map(|s| s.holders_above(above, call.now())).filter(asked);
+        let mut page: Vec<Holder<'_>> = held.take(count + 1).collect();
+        let more = page.len() > count;
+        page.truncate(count);
+        let last = page.last().filter(|_| more).map_or(0, |holder| holder.receipt);
+        reply.array(2);
+        reply.bulk(itoa::Buffer::new().format(last).as_bytes());
+        reply.array(page.len());
+        for Holder { receipt, count, owner, left_ms } in page {
+            reply.array(4);
+            reply.int(i64::try_from(receipt).unwrap_or(i64::MAX));
+            reply.int(count);
+            if owner.is_empty() {
+                reply.nil()
+            } else {
+                reply.bulk(owner)
+            }
+            reply.int(left_ms);
         }
     })
 }

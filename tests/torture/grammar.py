@@ -144,6 +144,7 @@ G = [
  (3, lambda: ['SEM.RELEASE', key('sem')] + [nrec() for _ in range(ri(1, 4))]), (1, lambda: ['SEM.RENEW', key('sem'), ms()] + [nrec() for _ in range(ri(1, 4))]),
  (.6, lambda: ['SEM.PEEK', key('sem')] + ([num()] if rnd() < .7 else []) + opts(lambda: ['COUNT', num(1, 5)])), (1, lambda: ['SEM.SET', key('sem'), num(1, 20)] + opts(lambda: ['LEASE', ms()])),
  (.6, lambda: ['SEM.INFO', key('sem')] + opts(['HOLDERS'])),
+ (.6, lambda: ['SEM.HOLDERS', key('sem')] + opts(lambda: ['OWNER', name()], lambda: ['CURSOR', nrec()], lambda: ['COUNT', num()])),
  (2, gate_set), (5, lambda: ['GATE.PASS', key('gate')] + opts(lambda: ['COST', num(1, 10)], lambda: ['MAXWAIT', ms()], blk())),
  (2, lambda: ['GATE.MPASS'] + keys(ch(['gate', 'tb', 'lb'])) + opts(lambda: ['COST', num(1, 10)], lambda: ['MAXWAIT', ms()])),
  (1.5, lambda: ['GATE.MPASS', 3, key('gate'), key('tb'), key('lb')] + opts(lambda: ['COST', num(1, 10)], lambda: ['MAXWAIT', ms()])),

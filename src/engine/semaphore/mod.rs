@@ -108,7 +108,7 @@ pub struct Info {
     pub timed_out: i64,
 }
 
-/// One of `SEM.INFO … HOLDERS`.
+/// One of `SEM.HOLDERS`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder<'a> {
     pub receipt: u64,
@@ -309,7 +309,12 @@ impl Semaphore {
 
     /// `SEM.INFO … HOLDERS`: by receipt.
     pub fn holders(&self, now: Micros) -> impl Iterator<Item = Holder<'_>> {
-        let held = self.permits.iter().filter(move |(_, lease)| lease.until > now);
+        self.holders_above(0, now)
+    }
+
+    /// `SEM.HOLDERS`: those whose receipts are above this one, by receipt.
+    pub fn holders_above(&self, receipt: u64, now: Micros) -> impl Iterator<Item = Holder<'_>> {
+        let held = self.permits.iter_above(receipt).filter(move |(_, lease)| lease.until > now);
         held.map(move |(receipt, lease)| Holder {
             receipt,
             count: lease.count,

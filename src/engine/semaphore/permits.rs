@@ -5,6 +5,7 @@ use crate::engine::footprint::{block, tree};
 use crate::engine::time::Micros;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Bound;
 
 /// Permits that somebody holds until they are released or `until` comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +90,12 @@ impl Permits {
     /// By receipt.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Lease)> {
         self.held.iter().map(|(receipt, lease)| (*receipt, lease))
+    }
+
+    /// The same, of receipts above this one.
+    pub(crate) fn iter_above(&self, receipt: u64) -> impl Iterator<Item = (u64, &Lease)> {
+        let above = (Bound::Excluded(receipt), Bound::Unbounded);
+        self.held.range(above).map(|(receipt, lease)| (*receipt, lease))
     }
 
     pub(crate) fn len(&self) -> usize {
