@@ -59,7 +59,7 @@ class Client:
 
     def run(self, *words, key=None, tries=80):
         at, ask = slot(key or words[1]), None
-        for _ in range(tries):
+        for n in range(tries):
             port = ask or Client.known.get(at) or random.choice(self.ports)
             try:
                 if port not in self.conns:
@@ -83,6 +83,9 @@ class Client:
                 return reply
             code, *rest = reply.split()
             Client.seen[code] += 1
+            # While a move is broken off and its target has another master, one node says ASK and the other MOVED.
+            if code in ("MOVED", "ASK") and n > 4:
+                time.sleep(.1)
             if code == "MOVED":
                 Client.known[at] = int(rest[1].rsplit(":", 1)[1])
             elif code == "ASK":
