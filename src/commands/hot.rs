@@ -115,7 +115,7 @@ fn set(call: &Call<'_>) -> Result<(), Error> {
             return Err(Error::unknown_option(word, "MAXSUBJECTS n"));
         }
     }
-    // A rule is as long as any other.
+    // A rule takes as much room as the one it replaces.
     call.may_create::<Hot>(1)?;
     call.configure::<Hot>(c"hot.set", |hot, now, journal| {
         hot.set(limits, most.unwrap_or(DEFAULT_MAX), now, journal)

@@ -275,6 +275,19 @@ fn count(args: &mut Args<'_>, slot: &mut Option<u64>) -> Result<(), Error> {
     once(slot, "COUNT", args.count("count")?.unsigned_abs())
 }
 
+/// `[COUNT n]`, to the end.
+fn only_count(args: &mut Args<'_>) -> Result<Option<u64>, Error> {
+    let mut most = None;
+    while let Some(word) = args.option() {
+        if is(word, "COUNT") {
+            count(args, &mut most)?;
+        } else {
+            return Err(Error::unknown_option(word, "COUNT n"));
+        }
+    }
+    Ok(most)
+}
+
 pub fn requeue(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
@@ -348,14 +361,7 @@ pub fn purge(call: &Call<'_>) -> Result<(), Error> {
             .into_iter()
             .find_map(|(name, scope)| is(word, name).then_some(scope))
             .ok_or(Error::new("ERR syntax error: expected READY, DELAYED, DEAD or ALL"))?;
-    let mut most = None;
-    while let Some(word) = args.option() {
-        if is(word, "COUNT") {
-            count(&mut args, &mut most)?;
-        } else {
-            return Err(Error::unknown_option(word, "COUNT n"));
-        }
-    }
+    let most = only_count(&mut args)?;
     number(call, |queue, _, journal| queue.purge(scope, most, journal))
 }
 
@@ -443,7 +449,7 @@ pub fn set(call: &Call<'_>) -> Result<(), Error> {
     let mut args = call.args();
     args.next("key")?;
     let settings = options::settings(&mut args)?;
-    // Settings are as long as any other.
+    // Settings take as much room as those they replace.
     call.may_create::<Queue>(1)?;
     let mut key = call.write::<Queue>(1)?;
     let now = key.now();
@@ -520,18 +526,11 @@ pub fn r#move(call: &Call<'_>) -> Result<(), Error> {
     } else {
         return Err(Error::new("ERR syntax error: expected READY or DEAD"));
     };
-    let mut most = None;
-    while let Some(word) = args.option() {
-        if is(word, "COUNT") {
-            count(&mut args, &mut most)?;
-        } else {
-            return Err(Error::unknown_option(word, "COUNT n"));
-        }
-    }
+    let most = only_count(&mut args)?;
     if src == dst {
         return Err(Error::new("ERR source and destination are the same key"));
     }
-    // What arrives leaves as much behind.
+    // Messages take as much room there as here.
     call.may_create::<Queue>(2)?;
     let mut from = call.write::<Queue>(1)?;
     let mut to = call.write::<Queue>(2)?;

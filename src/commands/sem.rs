@@ -323,11 +323,7 @@ fn holders(call: &Call<'_>) -> Result<(), Error> {
     let (mut owner, mut cursor, mut count) = (None, None, None);
     while let Some(word) = args.option() {
         if is(word, "OWNER") {
-            let name = args.next("owner")?;
-            if name.is_empty() || name.len() > MAX_OWNER {
-                return Err(Error::length("owner", 1, MAX_OWNER));
-            }
-            once(&mut owner, "OWNER", name)?;
+            once(&mut owner, "OWNER", args.label("owner")?)?;
         } else if is(word, "CURSOR") {
             once(&mut cursor, "CURSOR", args.int("cursor", 0, i64::MAX)?)?;
         } else if is(word, "COUNT") {

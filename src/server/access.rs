@@ -100,15 +100,7 @@ fn is_imported(ctx: Ctx<'_>, slot: u16) -> bool {
 
 /// What `CLUSTER NODES` says of slots that come to this node: `[slot-<-node]` in its own line.
 fn imported_slots(ctx: Ctx<'_>) -> Vec<u16> {
-    // SAFETY: a live context; one C string as argument.
-    let reply = unsafe {
-        CallReply::new(rm!(RedisModule_Call(
-            ctx.raw(),
-            c"CLUSTER".as_ptr(),
-            c"Ec".as_ptr(),
-            c"NODES".as_ptr()
-        )))
-    };
+    let reply = CallReply::of_cluster(ctx, c"NODES");
     let Some(text) = reply.as_ref().and_then(|reply| reply.whole().bytes()) else { return Vec::new() };
     let text = String::from_utf8_lossy(text);
     let own = text.lines().find(|line| line.contains("myself")).unwrap_or_default();

@@ -12,7 +12,7 @@ use super::call::Call;
 use super::call_reply::CallReply;
 use super::error::Error;
 use super::info::FAMILIES;
-use super::key::{Handle, schedule};
+use super::key::{Handle, Mode, schedule};
 use super::trust::{self, Word};
 use super::types::{Value, for_family};
 use super::{clock, lines, numbers, propagate, registry, slots, stats, unit as carried};
@@ -21,7 +21,6 @@ use crate::engine::journal::{Batch, Blob, Journal};
 use crate::engine::object::{Family, Object, apply_each, apply_whole};
 use crate::engine::time::Micros;
 use crate::engine::unit::{self, Step};
-use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ops::Range;
 
@@ -200,7 +199,7 @@ impl Told<'_> {
     /// The name is live.
     unsafe fn open(&self) -> Handle {
         // SAFETY: by the contract.
-        unsafe { Handle::open(self.ctx, self.name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) }
+        unsafe { Handle::open(self.ctx, self.name, Mode::Write) }
     }
 
     /// What was decided on one key, done again here. Decides nothing.

@@ -13,7 +13,7 @@
 //! | slots went all at once | migration.rs, [`send_away`] | MOVED, before the server would say it |
 //! | role lost, and the server passed it over | [`tell_role_lost`] | UNBLOCKED |
 //! | the limiter is gone | [`orphaned`], [`flushed`] | what it had booked, or as decided anew |
-//! | it left by MIGRATE, and the client is unblocked | [`on_timeout`] | TRYAGAIN |
+//! | the limiter's key is gone while its slot is going | [`time_out`], [`on_timeout`] | TRYAGAIN, when its time is over or it is unblocked |
 //! | what was a queue is something else | lines.rs | WRONGTYPE |
 //! | writes are refused when it could be served | access.rs | it goes on waiting |
 //! | its user may not have it any more | [`may_have`] | NOPERM |

@@ -1,8 +1,8 @@
 //! What a command of the server answered that we had it run: read while it lives, freed once.
 
-use super::api::rm;
+use super::api::{Ctx, rm};
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -20,6 +20,15 @@ impl CallReply {
     /// `reply` is null, or what `RedisModule_Call` answered, and nobody else frees it.
     pub unsafe fn new(reply: *mut raw::RedisModuleCallReply) -> Option<Self> {
         NonNull::new(reply).map(Self)
+    }
+
+    /// What `CLUSTER` answers to one word.
+    pub fn of_cluster(ctx: Ctx<'_>, word: &CStr) -> Option<Self> {
+        // SAFETY: a live context; one C string as argument; an error is an answer, too ("E").
+        unsafe {
+            let (command, format) = (c"CLUSTER".as_ptr(), c"Ec".as_ptr());
+            Self::new(rm!(RedisModule_Call(ctx.raw(), command, format, word.as_ptr())))
+        }
     }
 
     pub fn whole(&self) -> Part<'_> {

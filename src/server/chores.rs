@@ -112,7 +112,7 @@ pub fn pending() -> bool {
 
 /// Whether any are left, to be done now or when their key may be changed.
 pub fn any() -> bool {
-    CHORES.with(|c| !c.pending.is_empty() || !c.held_back.is_empty())
+    pending() || any_held_back()
 }
 
 /// Whether some wait until their key may be changed.

@@ -49,17 +49,10 @@ static UNSEEN: LazyLock<u32> = LazyLock::new(|| {
 impl Handle {
     /// # Safety
     /// `name` is a live string of the server.
-    pub(super) unsafe fn of(ctx: Ctx<'_>, name: RawString, mode: Mode) -> Self {
-        // SAFETY: passed on.
-        unsafe { Self::open(ctx, name, mode.flags()) }
-    }
-
-    /// # Safety
-    /// `name` is a live string of the server.
-    pub(super) unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: u32) -> Self {
+    pub(super) unsafe fn open(ctx: Ctx<'_>, name: RawString, mode: Mode) -> Self {
+        let flags = mode.flags().cast_signed() as c_int;
         // SAFETY: a live context and string.
-        let handle =
-            Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, mode.cast_signed() as c_int)).cast() });
+        let handle = Self(unsafe { rm!(RedisModule_OpenKey(ctx.raw(), name, flags)).cast() });
         if unit::pending() && handle.is_empty() {
             // SAFETY: a live string.
             unsafe { unit::found_missing(ctx, name) };
@@ -73,7 +66,7 @@ impl Handle {
     /// `name` is a live string of the server.
     pub(super) unsafe fn unseen(ctx: Ctx<'_>, name: RawString) -> Self {
         // SAFETY: passed on.
-        unsafe { Self::of(ctx, name, Mode::Unseen) }
+        unsafe { Self::open(ctx, name, Mode::Unseen) }
     }
 
     /// Of which family the value is; None: of none, or there is no key.
@@ -105,9 +98,7 @@ impl Handle {
         }
         if self.is_empty() { Ok(None) } else { Err(Error::WRONG_TYPE) }
     }
-}
 
-impl Handle {
     /// Makes a value the key's, which is open for writing and empty; the value comes back if the server does not take it.
     pub(super) fn put<O: Object>(&self, value: Box<Value<O>>) -> Result<*mut Value<O>, Box<Value<O>>> {
         let value = Box::into_raw(value);
@@ -192,7 +183,7 @@ pub unsafe fn read<O: Object, R>(
     f: impl FnOnce(Option<&O>) -> R,
 ) -> Result<R, Error> {
     // SAFETY: passed on.
-    let mut handle = unsafe { Handle::of(ctx, name, Mode::Read) };
+    let mut handle = unsafe { Handle::open(ctx, name, Mode::Read) };
     // SAFETY: the value lives in the open key and nothing else runs while it is looked at.
     let object = handle.value::<O>()?.map(|v| unsafe { &(*v).object });
     if !object.is_some_and(due) {
@@ -235,7 +226,7 @@ pub fn note<O: Object>(ctx: Ctx<'_>, key: &[u8], id: u64, f: impl FnOnce(&mut O)
     let name = OwnedString::new(key);
     // SAFETY: `name` is live. The value lives in the open key and nothing else runs while `f` changes it.
     unsafe {
-        let handle = Handle::of(ctx, name.raw(), Mode::Quiet);
+        let handle = Handle::open(ctx, name.raw(), Mode::Quiet);
         if let Ok(Some(value)) = handle.value::<O>()
             && (*value).id == id
         {

@@ -108,7 +108,7 @@ impl<'a, O: Object> Opened<'a, O> {
         mode: Mode,
     ) -> Result<Self, Error> {
         // SAFETY: passed on.
-        let handle = unsafe { Handle::of(ctx, name, mode) };
+        let handle = unsafe { Handle::open(ctx, name, mode) };
         let value = handle.value::<O>()?.unwrap_or(std::ptr::null_mut());
         let mut opened = Self {
             ctx,

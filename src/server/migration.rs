@@ -240,15 +240,7 @@ pub fn before_sleep(ctx: Ctx<'_>) {
 
 /// Who serves which slots, as `host:port`.
 fn nodes(ctx: Ctx<'_>) -> Vec<(RangeInclusive<u16>, String)> {
-    // SAFETY: a live context; one C string as argument; the reply is freed by its guard.
-    let reply = unsafe {
-        CallReply::new(rm!(RedisModule_Call(
-            ctx.raw(),
-            c"CLUSTER".as_ptr(),
-            c"c".as_ptr(),
-            c"SLOTS".as_ptr()
-        )))
-    };
+    let reply = CallReply::of_cluster(ctx, c"SLOTS");
     reply.iter().flat_map(|reply| reply.whole().elements()).filter_map(row).collect()
 }
 
