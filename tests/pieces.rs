@@ -37,13 +37,19 @@ fn a_command_does_a_part_of_what_is_due_and_refuses_what_is_over() {
     });
 }
 
+/// A hundred messages, while a command does ten things of what is due; when the clock stands.
+fn a_hundred(s: &mut Stage) -> i64 {
+    s.run("CONFIG SET sluice.due-per-command 10");
+    let now = wall();
+    s.run(&format!("SLUICE.CLOCK SET {now}"));
+    s.run(&format!("RQ.MPUSH q 100{}", " m".repeat(100)));
+    now
+}
+
 #[test]
 fn what_a_lower_ttl_makes_expire_is_gone_before_it_has_gone() {
     on_stage(|s| {
-        s.run("CONFIG SET sluice.due-per-command 10");
-        let now = wall();
-        s.run(&format!("SLUICE.CLOCK SET {now}"));
-        s.run(&format!("RQ.MPUSH q 100{}", " m".repeat(100)));
+        let now = a_hundred(s);
         s.run("SLUICE.CLOCK ADVANCE 50");
         s.run("RQ.SET q TTL 10");
         // The test clock stands, so the timer does nothing.
@@ -87,10 +93,7 @@ fn what_is_put_off_goes_on_after_a_reload() {
 #[test]
 fn after_a_lower_bound_one_push_drops_a_part() {
     on_stage(|s| {
-        s.run("CONFIG SET sluice.due-per-command 10");
-        let now = wall();
-        s.run(&format!("SLUICE.CLOCK SET {now}"));
-        s.run(&format!("RQ.MPUSH q 100{}", " m".repeat(100)));
+        let now = a_hundred(s);
         s.run("RQ.SET q MAXLEN 5 ONFULL DROPOLD");
         assert_eq!(s.text("RQ.PUSH q last"), "101");
         assert_eq!((s.shown("RQ.LEN q"), s.field("work_pending")), ("81".into(), 1));

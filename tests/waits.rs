@@ -443,15 +443,25 @@ fn two_nodes(engine: &Engine) -> (Stage, Stage) {
     (a, b)
 }
 
+/// The slot of a key, the node that has it, and the other one.
+fn owner_first<'s>(a: &'s mut Stage, b: &'s mut Stage, key: &str) -> (i64, &'s mut Stage, &'s mut Stage) {
+    let slot = a.int(&format!("CLUSTER KEYSLOT {key}"));
+    if slot < 8192 { (slot, a, b) } else { (slot, b, a) }
+}
+
+/// A slot begins to move, key by key.
+fn begin_move(slot: i64, from: &mut Stage, to: &mut Stage) {
+    let (source, target) = (from.text("CLUSTER MYID"), to.text("CLUSTER MYID"));
+    to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}"));
+    from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}"));
+}
+
 #[test]
 fn who_waits_at_a_slot_that_is_coming_stays_and_is_served_there() {
     on_every_engine(|engine| {
         let (mut a, mut b) = two_nodes(engine);
-        let slot = a.int("CLUSTER KEYSLOT q");
-        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-        let (from, to) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
-        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
-        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+        let (slot, a, b) = owner_first(&mut a, &mut b, "q");
+        begin_move(slot, a, b);
         let asking = |b: &mut Stage| {
             let mut client = b.client();
             client.wire.call(&["ASKING"]).expect("an answer");
@@ -541,8 +551,7 @@ fn what_is_put_off_is_done_for_the_right_slot() {
 fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
     on_every_engine(|engine| {
         let (mut a, mut b) = two_nodes(engine);
-        let slot = a.int("CLUSTER KEYSLOT {w}");
-        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (slot, a, b) = owner_first(&mut a, &mut b, "{w}");
         a.run("TB.TAKE {w}tb 1 1 600000");
         a.run("LB.TAKE {w}lb 5 1 600000");
         a.run("SEM.ACQUIRE {w}sem 1 LEASE 600000");
@@ -552,9 +561,8 @@ fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
             "SEM.ACQUIRE {w}sem 1 BLOCK 600000",
         ];
         let mut clients: Vec<Client> = lines.iter().map(|line| a.waiter(line)).collect();
-        let (from, to) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
-        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
-        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+        let to = b.text("CLUSTER MYID");
+        begin_move(slot, a, b);
         for key in ["{w}tb", "{w}lb", "{w}sem"] {
             a.run(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", b.server.port()));
         }
@@ -576,11 +584,9 @@ fn a_key_that_leaves_by_migrate_grants_nothing_to_who_waits_there() {
 fn a_slot_that_came_and_goes_at_once_leaves_no_key_behind() {
     on_every_engine(|engine| {
         let (mut a, mut b) = two_nodes(engine);
-        let slot = a.int("CLUSTER KEYSLOT {w}");
-        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (slot, a, b) = owner_first(&mut a, &mut b, "{w}");
         let (from, to) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
-        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
-        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+        begin_move(slot, a, b);
         let asking = |b: &mut Stage| {
             let mut client = b.client();
             client.wire.call(&["ASKING"]).expect("an answer");
@@ -619,14 +625,12 @@ fn a_slot_that_came_and_goes_at_once_leaves_no_key_behind() {
 fn a_slot_that_goes_and_comes_again_is_decided_on_when_its_keys_have_come() {
     on_every_engine(|engine| {
         let (mut a, mut b) = two_nodes(engine);
-        let slot = a.int("CLUSTER KEYSLOT {w}");
-        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let (slot, a, b) = owner_first(&mut a, &mut b, "{w}");
         let (here, there) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
         a.run("SEM.ACQUIRE {w}sem 1 LEASE 600000");
         let mut client = a.client();
         a.has_wait(&mut client, "SEM.ACQUIRE {w}sem 1 LEASE 600000 BLOCK 600000");
-        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {here}"));
-        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {there}"));
+        begin_move(slot, a, b);
         assert_eq!(a.text(&format!("MIGRATE 127.0.0.1 {} {{w}}sem 0 5000", b.server.port())), "OK");
         b.run(&format!("CLUSTER SETSLOT {slot} NODE {there}"));
         // At once: the server sends nobody away who waits at a slot that is coming.
@@ -659,9 +663,7 @@ fn who_waits_at_a_key_that_is_gone_while_its_slot_goes_is_told_when_its_time_is_
     ];
     on_every_engine(|engine| {
         let (mut a, mut b) = two_nodes(engine);
-        let slot = a.int("CLUSTER KEYSLOT {w}");
-        let (a, b) = if slot < 8192 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-        let (here, there) = (a.text("CLUSTER MYID"), b.text("CLUSTER MYID"));
+        let (slot, a, b) = owner_first(&mut a, &mut b, "{w}");
         let mut waiting: Vec<(&str, Client)> = Vec::new();
         for (before, wait) in WAITS {
             before.split(',').for_each(|line| drop(a.run(line)));
@@ -669,8 +671,7 @@ fn who_waits_at_a_key_that_is_gone_while_its_slot_goes_is_told_when_its_time_is_
             a.has_wait(&mut client, wait);
             waiting.push((wait, client));
         }
-        b.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {here}"));
-        a.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {there}"));
+        begin_move(slot, a, b);
         a.run("DEL {w}tb {w}lb {w}sm {w}gt");
         for (wait, client) in &mut waiting {
             // What is there now is for the other node to say: asked again, the server sends the client there.

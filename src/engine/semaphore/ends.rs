@@ -3,7 +3,8 @@
 //!
 //! Sorted by (end, receipt), in blocks that know their sum. Leases mostly come in the order of
 //! their ends and go at the front; in the middle an entry is found by halving. A sum or the
-//! instant at which enough is back costs a look at each block and one walk within a block.
+//! instant at which enough is back costs a look at each block and one walk within a block. (The
+//! orders of a queue are kept in the same way, but know no sums.)
 //!
 //! Invariants: no block is empty or longer than [`FULL`]; a block's `count` is the sum of its
 //! entries' counts.

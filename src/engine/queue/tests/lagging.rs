@@ -250,13 +250,18 @@ proptest! {
     }
 }
 
+/// A queue of so many messages.
+fn full(n: usize) -> Queue {
+    no_numbers();
+    let mut queue = Queue::new();
+    queue.mpush(MS, &vec![&b"x"[..]; n], 0, &PushOptions::default(), &mut quiet()).unwrap();
+    queue
+}
+
 /// With very much due, a command does as much as it may, and none is there twice.
 #[test]
 fn a_command_does_a_bounded_part_of_what_is_due() {
-    no_numbers();
-    let mut queue = Queue::new();
-    let payloads = vec![&b"x"[..]; 1_000];
-    queue.mpush(MS, &payloads, 0, &PushOptions::default(), &mut quiet()).unwrap();
+    let mut queue = full(1_000);
     let claim = ClaimOptions { count: 1_000, lease: Some(MS), ..ClaimOptions::default() };
     let held = queue.claim(MS, &claim, &mut quiet());
     let receipts: Vec<Receipt> =
@@ -285,10 +290,7 @@ fn a_command_does_a_bounded_part_of_what_is_due() {
 /// MAXLEN lowered far below what is there: one push drops some, later ones are decided as if all had gone, and no more go than had to.
 #[test]
 fn what_a_push_asks_to_be_dropped_goes_in_pieces() {
-    no_numbers();
-    let mut queue = Queue::new();
-    let payloads = vec![&b"x"[..]; 100];
-    queue.mpush(MS, &payloads, 0, &PushOptions::default(), &mut quiet()).unwrap();
+    let mut queue = full(100);
     let on_full = Some(OnFull::DropOld);
     queue.set(MS, &Settings { max_len: Some(10), on_full, ..Settings::default() }, &mut quiet());
     assert_eq!(queue.len(None), 100);
@@ -313,10 +315,7 @@ fn what_a_push_asks_to_be_dropped_goes_in_pieces() {
 /// MAXDEAD lowered: those that are to go are nowhere meant any more, before they are gone.
 #[test]
 fn the_dead_that_are_to_go_are_not_redriven() {
-    let mut queue = Queue::new();
-    no_numbers();
-    let payloads = vec![&b"x"[..]; 100];
-    queue.mpush(MS, &payloads, 0, &PushOptions::default(), &mut quiet()).unwrap();
+    let mut queue = full(100);
     let claim = ClaimOptions { count: 100, ..ClaimOptions::default() };
     let held = queue.claim(MS, &claim, &mut quiet());
     let receipts: Vec<Receipt> =
