@@ -24,6 +24,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         complexity,
     };
     let log = "O(log n) with n leases";
+    let asked = "O(log n) with n leases, O(log n + n / 256) when refused";
     r.add(
         &on(
             "sem.acquire",
@@ -31,7 +32,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             Access::Update,
             "key [limit] [COUNT n] [LEASE ms] [OWNER name] [BLOCK ms]",
             "Takes permits under a lease, or says when they will be free.",
-            log,
+            asked,
         ),
         acquire,
     )?;
@@ -64,7 +65,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             Access::Read,
             "key [limit] [COUNT n]",
             "Says what SEM.ACQUIRE would say, without a receipt, and changes nothing.",
-            log,
+            asked,
         ),
         peek,
     )?;
