@@ -58,7 +58,10 @@ impl Queue {
             self.rejected = self.rejected.saturating_add(1);
             return Err(Refusal::Paused);
         }
-        self.bring_up_all(id.as_ref().map(Id::as_ref), now, journal);
+        // A number of the queue's own is nobody's yet.
+        if let Some(id) = &id {
+            self.bring_up_all([id.as_ref()], now, journal);
+        }
         let old = id.as_ref().and_then(|id| self.find_live(id.as_ref())).unwrap_or(NONE);
         let state = self.messages.get(old).map(|m| m.state());
         let mode = match (&id, state, options.on_dup) {
@@ -92,9 +95,9 @@ impl Queue {
             journal.touch();
         }
         // What is replaced was reckoned with: it is none of those that were to be dropped.
-        let over = self.over;
+        let over = (old != NONE).then_some(self.over);
         self.push_one(&push, 0, id.clone(), payload.into());
-        self.over = over;
+        self.over = over.unwrap_or(self.over);
         Ok(Some(id))
     }
 
