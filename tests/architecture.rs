@@ -2,7 +2,7 @@
 //! nothing is unwrapped, that files stay readable, and that what a user can call is documented.
 
 use crate::common::{Server, engines, registered_commands};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// A file of at most so many lines, its tests not counted, can be read in one go.
@@ -203,16 +203,182 @@ fn the_engine_counts_in_integers() {
 
 #[test]
 fn the_server_half_knows_no_command() {
-    // But for the module's entry point, which has to hand the command tables over.
-    let server: Vec<_> =
-        code_of("server").into_iter().filter(|(path, _)| path != "src/server/load.rs").collect();
-    assert_unused(&server, &["crate::commands"], "dependencies point from the commands to the server");
+    let words = ["crate::commands", "crate::module"];
+    assert_unused(&code_of("server"), &words, "dependencies point from the commands to the server");
 }
 
 #[test]
-fn unsafe_code_is_in_the_server_half_only() {
-    let elsewhere: Vec<_> = code_of("").into_iter().filter(|(p, _)| !p.starts_with("src/server/")).collect();
-    assert_unused(&elsewhere, &["unsafe"], "unsafe code lives in src/server");
+fn unsafe_code_and_the_module_api_are_in_one_folder() {
+    let outside: Vec<_> =
+        code_of("").into_iter().filter(|(p, _)| !p.starts_with("src/server/ffi/")).collect();
+    let words = ["unsafe", "redis_module", "libc", "extern"];
+    assert_unused(&outside, &words, "the module API is made safe in src/server/ffi");
+}
+
+/// Files that use each other cannot be understood one after the other. Neither can folders.
+#[test]
+fn no_files_or_folders_use_each_other_in_a_circle() {
+    let uses = uses_of_files();
+    let names =
+        |circle: &[&Path]| circle.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" → ");
+    let found: Vec<String> = circles(&uses).iter().map(|circle| names(circle)).collect();
+    assert!(found.is_empty(), "files in a circle: {found:#?}");
+    let mut folders: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (file, used) in &uses {
+        let own = folder(file);
+        let others = used.iter().map(|file| folder(file)).filter(|other| *other != own).collect::<Vec<_>>();
+        folders.entry(own).or_default().extend(others);
+    }
+    let found: Vec<String> = circles(&folders).iter().map(|circle| names(circle)).collect();
+    assert!(found.is_empty(), "folders in a circle: {found:#?}");
+}
+
+/// A file by its path without the ending; `mod.rs` stands for its folder.
+type Uses = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
+
+/// What a file belongs to: a folder of the server or engine half, or a file beside those.
+fn folder(file: &Path) -> PathBuf {
+    let depth = if file.starts_with("server") || file.starts_with("engine") { 2 } else { 1 };
+    file.iter().take(depth).collect()
+}
+
+/// Which files each file uses.
+fn uses_of_files() -> Uses {
+    let codes: BTreeMap<PathBuf, String> = code_of("")
+        .into_iter()
+        .map(|(path, code)| {
+            let path = Path::new(&path).strip_prefix("src").expect("a source").with_extension("");
+            let whole = path.ends_with("mod") || path.as_os_str() == "lib";
+            (if whole { path.parent().map(PathBuf::from).unwrap_or_default() } else { path }, code)
+        })
+        .collect();
+    let known = |path: &Path| path.ancestors().find(|p| codes.contains_key(*p)).map(PathBuf::from);
+    let mut uses = Uses::new();
+    for (file, code) in &codes {
+        let paths = named_paths(code).into_iter().filter_map(|path| known(&resolve(file, &path)?));
+        uses.insert(
+            file.clone(),
+            paths.filter(|used| used != file && !used.as_os_str().is_empty()).collect(),
+        );
+    }
+    uses
+}
+
+/// A path in code, as the file it would be in; None: it begins elsewhere.
+fn resolve(file: &Path, path: &str) -> Option<PathBuf> {
+    let mut words = path.split("::").peekable();
+    let mut at = match *words.peek()? {
+        "crate" => PathBuf::new(),
+        "super" | "self" => file.to_path_buf(),
+        first => {
+            let inner = file.join(first);
+            root().join("src").join(&inner).with_extension("rs").exists().then_some(())?;
+            return Some(inner);
+        }
+    };
+    for word in words {
+        match word {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            word => at.push(word),
+        }
+    }
+    Some(at)
+}
+
+/// Every path that the code names: those of `use`, taken apart, and those that begin with `crate` or `super`.
+fn named_paths(code: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), code);
+    while let Some(at) = rest.find("use ") {
+        let starts = rest[..at].chars().next_back().is_none_or(|c| c.is_whitespace());
+        let after = &rest[at + 4..];
+        let Some(end) = after.find(';').filter(|_| starts) else {
+            rest = after;
+            continue;
+        };
+        let tree: String = after[..end].replace(" as ", "@").chars().filter(|c| !c.is_whitespace()).collect();
+        found.extend(branches(&tree));
+        rest = &after[end..];
+    }
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            found.push(code[at..].chars().take_while(|c| path(*c)).collect());
+        }
+    }
+    found
+}
+
+/// `a::{b, c::{d, e}}` as its paths.
+fn branches(tree: &str) -> Vec<String> {
+    let Some(open) = tree.find('{') else {
+        return vec![tree.split('@').next().unwrap_or_default().to_owned()];
+    };
+    let (before, inner) = (&tree[..open], tree[open + 1..].trim_end_matches('}'));
+    let inner = if tree[open + 1..].ends_with('}') { &tree[open + 1..tree.len() - 1] } else { inner };
+    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                let branch = &inner[start..at];
+                found.extend(
+                    branches(branch).into_iter().filter(|b| !b.is_empty()).map(|b| before.to_owned() + &b),
+                );
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The circles: of each, some of those in it, in the order in which one uses the next.
+fn circles(uses: &Uses) -> Vec<Vec<&Path>> {
+    let mut found = Vec::new();
+    for start in uses.keys() {
+        let mut queue = VecDeque::from([start]);
+        let mut from: BTreeMap<&Path, &Path> = BTreeMap::new();
+        while let Some(at) = queue.pop_front() {
+            for next in uses.get(at).into_iter().flatten() {
+                if next == start {
+                    let mut circle: Vec<&Path> = vec![at];
+                    while let Some(before) = circle.last().and_then(|last| from.get(last)) {
+                        circle.push(before);
+                    }
+                    circle.reverse();
+                    // Each once: by the first of its names.
+                    if circle.iter().min() == circle.first() {
+                        found.push(circle);
+                    }
+                    queue.clear();
+                    break;
+                }
+                if !from.contains_key(next.as_path()) {
+                    from.insert(next.as_path(), at.as_path());
+                    queue.push_back(next);
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn circles_are_found() {
+    let uses = |list: &[(&str, &[&str])]| -> Uses {
+        list.iter().map(|(a, b)| (PathBuf::from(a), b.iter().map(PathBuf::from).collect())).collect()
+    };
+    assert!(circles(&uses(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])).is_empty());
+    let found = uses(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]);
+    assert_eq!(circles(&found), [["a", "b", "c"].map(Path::new)]);
+    let code = "use super::{a::B, c::{self, d}}; pub use crate::e as f; fn x() { super::super::g::h() }";
+    let found = named_paths(code);
+    for path in ["super::a::B", "super::c::self", "super::c::d", "crate::e", "super::super::g::h"] {
+        assert!(found.iter().any(|f| f == path), "{path} in {found:?}");
+    }
+    assert_eq!(resolve(Path::new("x/y"), "super::super::g::h"), Some(PathBuf::from("g/h")));
 }
 
 /// Several servers ask for a command's keys in an I/O thread, before AUTH: such a function of ours would run beside the main thread.
@@ -233,7 +399,7 @@ fn no_server_asks_us_where_keys_are() {
 #[test]
 fn what_the_server_calls_is_shielded() {
     // They hand over a number that stands somewhere.
-    let numbers = ["on_ready", "get_bool", "set_bool", "get_number", "set_number"];
+    let numbers = ["on_ready", "get_switch", "set_switch", "get_number", "set_number"];
     let mut shielded = 0;
     for (path, code) in code_of("server") {
         // The ABI is a text, and blanked.
@@ -242,7 +408,7 @@ fn what_the_server_calls_is_shielded() {
         for function in functions {
             let name: String = function.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             let body = function.find("\n}").map_or(function, |end| &function[..end]);
-            let safe = body.contains("shield(") || body.contains("unit::run(");
+            let safe = body.contains("shield(") || body.contains("entry::on_load(");
             assert!(safe || numbers.contains(&name.as_str()), "{path}: a panic in {name} ends the server");
             shielded += usize::from(safe);
         }
@@ -260,13 +426,13 @@ fn nothing_is_unwrapped_or_left_to_do() {
 fn in_a_cluster_nothing_is_done_for_other_keys_inside_a_command() {
     // Some servers take the slot of each key that a module opens from the running command.
     for (name, code) in code_of("") {
-        let runs = code.matches("chores::run(").count();
+        let runs = code.matches("run_deferred::run(").count();
         match name.as_str() {
-            "src/server/timer.rs" => {}
-            "src/server/call.rs" => {
+            "src/server/work/timer.rs" => {}
+            "src/server/command/call.rs" => {
                 assert_eq!(runs, 1, "{name}: one place, which asks for the cluster");
-                let at = code.find("fn do_chores").expect("the place");
-                let body = &code[at..at + code[at..].find("chores::run(").expect("a call")];
+                let at = code.find("fn do_deferred").expect("the place");
+                let body = &code[at..at + code[at..].find("run_deferred::run(").expect("a call")];
                 assert!(body.contains("!flags.cluster()"), "{name}: not in a cluster");
             }
             _ => assert_eq!(runs, 0, "{name}: what is put off is done by the timer"),
@@ -323,7 +489,7 @@ fn every_file_of_the_server_and_engine_halves_is_in_the_table_of_files() {
             // A folder of the engine stands for its files.
             if names.len() > depth { format!("{name}/") } else { name }
         });
-        names.filter(|name| name != "mod.rs").collect()
+        names.filter(|name| !name.ends_with("mod.rs")).collect()
     };
     let missing: BTreeSet<String> = source("server", 2)
         .into_iter()

@@ -197,11 +197,11 @@ fn a_turn_of_the_timer_that_fails_is_done_later_and_keeps_nobody_else() {
 }
 
 #[test]
-fn a_chore_that_fails_is_not_the_next_commands_fault() {
+fn a_deferred_task_that_fails_is_not_the_next_commands_fault() {
     on_panicking_servers(|s| {
         s.run("SEM.ACQUIRE sem 1");
         let mut waiting = s.waiter("SEM.ACQUIRE sem 1 BLOCK 60000");
-        s.run("SLUICE.PANIC chore");
+        s.run("SLUICE.PANIC deferred");
         s.run("DEL sem");
         s.run("RQ.PUSH q p");
         let told = waiting.told();

@@ -5,9 +5,9 @@
 use crate::engine::bucket::Limits;
 use crate::engine::object::Family;
 use crate::engine::token_bucket::{Mode, TokenBucket};
-use crate::server::args::MAX_COUNT;
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::command::args::MAX_COUNT;
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::stats;
 
@@ -16,7 +16,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         name: "cl.throttle",
         flags: "write deny-oom fast",
         syntax: "key max-burst count period-seconds [quantity]",
-        keys: Keys::First(Access::Update),
+        keys: Keys::First(KeyUse::Update),
         summary: "Takes from a token bucket, with the arguments and the reply of redis-cell.",
         complexity: "O(1)",
     };

@@ -10,14 +10,18 @@ use crate::engine::semaphore::DEFAULT_LEASE_MS;
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::token_bucket::TokenBucket;
 use crate::engine::waiting::Answer;
-use crate::server::answers;
-use crate::server::args::{Args, is, once};
-use crate::server::block::{self, Asked, Decided, End, Wait};
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::blocking::clients::{Asked, Decided, End, Wait};
+use crate::server::command::args::{Args, is, once};
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::{self, Opened};
-use crate::server::{clock, numbers, stats};
+use crate::server::key::handle::look;
+use crate::server::key::open::Opened;
+use crate::server::replication::fencing;
+use crate::server::reply::limiter;
+use crate::server::stats;
+use crate::server::time::clock;
+use crate::server::work::{serve, wait};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -32,8 +36,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             _ => "O(s) with s stages",
         },
     };
-    let (update, read) = (Keys::First(Access::Update), Keys::First(Access::Read));
-    let write = Keys::First(Access::Write);
+    let (update, read) = (Keys::First(KeyUse::Update), Keys::First(KeyUse::Read));
+    let write = Keys::First(KeyUse::Write);
     r.add(
         &on(
             "gate.set",
@@ -58,7 +62,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "gate.mpass",
             "write deny-oom",
-            Keys::Counted(Access::Update),
+            Keys::Counted(KeyUse::Update),
             "numkeys key... [COST n] [MAXWAIT ms]",
             "Passes several token buckets, leaky buckets and gates in one step, or costs nothing in any.",
         ),
@@ -188,19 +192,20 @@ fn pass(call: &Call<'_>) -> Result<(), Error> {
     })?;
     let pass = pass.ok_or(NO_GATE)??;
     stats::decision(Family::Gate, pass.granted > 0);
-    answers::pass(call.reply(), &pass);
+    limiter::pass(call.reply(), &pass);
     Ok(())
 }
 
 /// PASS with BLOCK: refused, the client waits in line until it passes or its time is over.
 fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> Result<(), Error> {
     let until = call.now().saturating_add(ms * MS);
-    block::run(
-        call,
+    wait::run(
+        call.context(),
+        call.argv(),
         Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
                 let peek = |gate: &Gate| is_set(Some(gate)).map(|g| g.peek(cost, max_wait, clock::now()));
-                let mut pass = key::look(ctx, name, peek)??;
+                let mut pass = look(ctx, name, peek)??;
                 if pass.granted > 0 {
                     // It could pass, and only writes are paused; but a refusal never says 0.
                     (pass.granted, pass.retry) = (0, 1);
@@ -217,7 +222,7 @@ fn pass_blocking(call: &Call<'_>, cost: i64, max_wait: Option<i64>, ms: i64) -> 
                 Some(ticket) => gate.pass_or_wait(cost, max_wait, left, ticket, now, journal),
                 None => Some(gate.pass(cost, max_wait, now, journal)),
             };
-            let object = key.finish();
+            let object = serve::finish(key);
             Ok(match pass {
                 Some(pass) => {
                     stats::decision(Family::Gate, pass.granted > 0);
@@ -304,9 +309,9 @@ impl<'a> Target<'a> {
 
     fn finish(self) {
         match self {
-            Self::Bucket(key) => drop(key.finish()),
-            Self::Leaky(key) => drop(key.finish()),
-            Self::Gate(key) => drop(key.finish()),
+            Self::Bucket(key) => drop(serve::finish(key)),
+            Self::Leaky(key) => drop(serve::finish(key)),
+            Self::Gate(key) => drop(serve::finish(key)),
         }
     }
 }
@@ -347,7 +352,7 @@ fn mpass(call: &Call<'_>) -> Result<(), Error> {
     if failed.is_none() {
         if pass.granted > 0 {
             if all.iter().any(Look::gives_permit) {
-                pass.receipt = Some(numbers::draw(now));
+                pass.receipt = Some(fencing::draw(now));
             }
             targets.iter_mut().for_each(|target| target.charge(cost, &pass, now));
         } else {
@@ -359,7 +364,7 @@ fn mpass(call: &Call<'_>) -> Result<(), Error> {
         return Err(error);
     }
     stats::decision(Family::Gate, pass.granted > 0);
-    answers::pass(call.reply(), &pass);
+    limiter::pass(call.reply(), &pass);
     Ok(())
 }
 
@@ -379,7 +384,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
     let (cost, max_wait, _) = options(&mut args, false)?;
     let pass =
         call.read::<Gate, _>(1, |gate| Ok::<_, Error>(is_set(gate)?.peek(cost, max_wait, call.now())))??;
-    answers::pass(call.reply(), &pass);
+    limiter::pass(call.reply(), &pass);
     Ok(())
 }
 

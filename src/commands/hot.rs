@@ -3,9 +3,9 @@
 use super::limits::limits;
 use crate::engine::hot::{DEFAULT_MAX, Hot, MAX_NAME, NoRule};
 use crate::engine::object::Family;
-use crate::server::args::{Args, flag, is, once};
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::command::args::{Args, flag, is, once};
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
 use crate::server::stats;
 
@@ -23,7 +23,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.set",
             "write",
-            Access::Write,
+            KeyUse::Write,
             "key capacity tokens period [MAXSUBJECTS n]",
             "Sets the rule that limits each subject of a resource; subjects keep their tokens.",
             "O(n) with n subjects",
@@ -34,7 +34,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.except",
             "write fast",
-            Access::Write,
+            KeyUse::Write,
             "key subject (capacity tokens period | DEL)",
             "Gives a subject limits of its own, or takes them back.",
             log,
@@ -45,7 +45,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.take",
             "write deny-oom fast",
-            Access::Update,
+            KeyUse::Update,
             "key subject [COST n] [ATMOST]",
             "Takes tokens from a subject's bucket, or says when they will be there.",
             log,
@@ -56,7 +56,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.peek",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key subject [COST n]",
             "Says what HOT.TAKE would say, and changes nothing.",
             log,
@@ -67,7 +67,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.top",
             "readonly",
-            Access::Read,
+            KeyUse::Read,
             "key [COUNT n]",
             "Tells the subjects asked for most of late, with how many calls were granted and refused.",
             "O(k log k) with k tracked subjects",
@@ -78,7 +78,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "hot.info",
             "readonly",
-            Access::Read,
+            KeyUse::Read,
             "key",
             "Tells a resource's rule, its subjects and counts.",
             "O(1), more when many subjects have become full",

@@ -6,13 +6,15 @@ use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use crate::engine::waiting::Answer;
-use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided, End, Wait};
-use crate::server::call::Call;
-use crate::server::clock;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::blocking::clients::{Asked, Decided, End, Wait};
+use crate::server::command::args::{Args, flag, is, once};
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::{self, Opened};
+use crate::server::key::handle::look;
+use crate::server::key::open::Opened;
+use crate::server::time::clock;
+use crate::server::work::{serve, wait};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -34,7 +36,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "lb.take",
             "write deny-oom fast blocking",
-            Access::Update,
+            KeyUse::Update,
             "key [capacity tokens period] [COST n] [MAXWAIT ms] [BLOCK]",
             "Takes a place in an even flow and says how long to wait for it, or refuses.",
         ),
@@ -44,35 +46,35 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "lb.peek",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key [capacity tokens period] [COST n] [MAXWAIT ms]",
             "Says what LB.TAKE would say, and changes nothing.",
         ),
         peek,
     )?;
     r.add(
-        &on("lb.refund", "write fast", Access::Update, "key tokens", "Gives up places that were taken."),
+        &on("lb.refund", "write fast", KeyUse::Update, "key tokens", "Gives up places that were taken."),
         refund,
     )?;
     r.add(
         &on(
             "lb.set",
             "write deny-oom fast",
-            Access::Write,
+            KeyUse::Write,
             "key capacity tokens period",
             "Pins a leaky bucket's limits: what callers give inline is then ignored.",
         ),
         set,
     )?;
     r.add(
-        &on("lb.reset", "write fast", Access::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
+        &on("lb.reset", "write fast", KeyUse::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
         reset,
     )?;
     r.add(
         &on(
             "lb.info",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key",
             "Tells a leaky bucket's limits, level and counts.",
         ),
@@ -124,20 +126,18 @@ fn take_blocking(
 ) -> Result<(), Error> {
     // When it may go on, once it has been admitted: then it may be told so also where nothing may be written, as nothing is.
     let turn = Cell::new(Micros::MAX);
-    block::run(
-        call,
+    wait::run(
+        call.context(),
+        call.argv(),
         Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
                 let now = clock::now();
                 if turn.get() <= now {
-                    let six = key::look(ctx, name, |bucket: &LeakyBucket| bucket.at_its_turn(cost, now))?;
+                    let six = look(ctx, name, |bucket: &LeakyBucket| bucket.at_its_turn(cost, now))?;
                     return Ok(told(Family::LeakyBucket, &six));
                 }
                 let peek = |bucket: &LeakyBucket| bucket.peek(limits, cost, max_wait, clock::now());
-                return Ok(told(
-                    Family::LeakyBucket,
-                    &refused(key::look(ctx, name, peek)?.map_err(no_limits)?),
-                ));
+                return Ok(told(Family::LeakyBucket, &refused(look(ctx, name, peek)?.map_err(no_limits)?)));
             }
             let mut key = Opened::<LeakyBucket>::asked(ctx, name)?;
             let now = key.now();
@@ -150,7 +150,7 @@ fn take_blocking(
             turn.set(asked.ticket().and_then(|ticket| bucket.turn_of(ticket)).unwrap_or(Micros::MAX));
             // If the key goes, what it has booked is its own, and the bucket as new.
             let all = bucket.capacity();
-            let object = key.finish();
+            let object = serve::finish(key);
             Ok(match answer {
                 Some(six) => told(Family::LeakyBucket, &six),
                 None => Decided::Waits(Wait {

@@ -3,9 +3,9 @@
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::object::Family;
 use crate::engine::waiting::Answer;
-use crate::server::args::Args;
-use crate::server::block::Decided;
-use crate::server::call::Call;
+use crate::server::blocking::clients::Decided;
+use crate::server::command::args::Args;
+use crate::server::command::call::Call;
 use crate::server::error::Error;
 use crate::server::stats;
 

@@ -16,7 +16,7 @@ mod rq_view;
 mod sem;
 mod tb;
 
-use crate::server::command::Registrar;
+use crate::server::command::register::Registrar;
 use crate::server::config;
 
 /// Registers all commands that the settings ask for.

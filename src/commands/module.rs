@@ -2,11 +2,14 @@
 
 use crate::engine::fencing::MAX_FENCE;
 use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, MAX_INSTANT_MS, MS};
-use crate::server::args::is;
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::command::args::is;
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::{census, clock, info, load, numbers, timer};
+use crate::server::info;
+use crate::server::replication::{fencing, trust};
+use crate::server::time::clock;
+use crate::server::work::{test_clock, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     r.add(
@@ -25,7 +28,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             name: "sluice.apply",
             flags: "write deny-oom admin",
             syntax: "key expire effect [blob...]",
-            keys: Keys::First(Access::Update),
+            keys: Keys::First(KeyUse::Update),
             summary: "Internal: makes changes that a master decided: on its replicas, from the AOF, and where a slot moves to.",
             complexity: "O(n) with the size of the changes",
         },
@@ -65,7 +68,7 @@ pub fn register_panic(r: &Registrar<'_>) -> Result<(), String> {
         let mut args = call.args();
         let point = String::from_utf8_lossy(args.next("point")?).into_owned();
         let after = if args.left() > 0 { args.int("after", 0, 1_000_000)? } else { 0 };
-        crate::server::guard::on_purpose::arm(&point, after);
+        crate::server::ffi::guard::on_purpose::arm(&point, after);
         call.reply().ok();
         Ok(())
     }
@@ -104,18 +107,18 @@ fn clock_command(call: &Call<'_>) -> Result<(), Error> {
         let to = args.int("ms", 0, MAX_INSTANT_MS)? * MS;
         args.end()?;
         // Whether the clock ran or stood: from now on it stands, and walks.
-        census::freeze(call.context(), call.now());
+        test_clock::freeze(call.context(), call.now());
         timer::walk(call.context(), to);
     } else if is(word, "ADVANCE") {
         let to = (call.now() + args.int("ms", 1, MAX_DURATION_MS)? * MS).min(MAX_INSTANT_MS * MS);
         args.end()?;
-        census::freeze(call.context(), call.now());
+        test_clock::freeze(call.context(), call.now());
         timer::walk(call.context(), to);
     } else if is(word, "REAL") {
         args.end()?;
         let before = clock::now();
         clock::run();
-        if clock::now() < before && timer::ready(call.context()) {
+        if clock::now() < before && call.context().decides() {
             timer::stepped_back(call.context());
         }
         timer::arm(call.context());
@@ -144,7 +147,7 @@ fn fence(call: &Call<'_>) -> Result<(), Error> {
         let last = args.int("last", 1, MAX_FENCE.cast_signed())?;
         let at = args.int("at", 0, MAX_INSTANT)?;
         args.end()?;
-        numbers::apply(call.context(), last.unsigned_abs(), at)
+        fencing::apply(call.context(), last.unsigned_abs(), at)
     })
 }
 
@@ -152,7 +155,7 @@ fn fence(call: &Call<'_>) -> Result<(), Error> {
 fn carried(call: &Call<'_>, make: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     let made = make();
     if let Err(error) = &made {
-        load::refuse_damaged_aof(call.context(), error);
+        trust::refuse_damaged_aof(call.context(), error);
     }
     made?;
     call.reply().ok();

@@ -9,13 +9,15 @@ use crate::engine::queue::{
     Which,
 };
 use crate::engine::time::{MS, Micros};
-use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, End, Waits};
-use crate::server::call::Call;
+use crate::server::blocking::claim_waiters::{self, Wrap};
+use crate::server::blocking::clients::{self, End, Newcomer, Waits};
+use crate::server::command::args::{Args, flag, is, once};
+use crate::server::command::call::Call;
 use crate::server::config;
 use crate::server::error::Error;
-use crate::server::lines::{self, Wrap};
-use crate::server::reply::{Reply, Tree};
+use crate::server::reply::owned::OwnedReply;
+use crate::server::reply::writer::Reply;
+use crate::server::work::{serve, wait};
 use hashbrown::HashSet;
 
 impl From<Refusal> for Error {
@@ -94,13 +96,21 @@ fn reply_messages(reply: Reply<'_>, queue: &Queue, deliveries: &[Delivery]) {
 /// Has the client wait at `keys`, the first of which is the argument at `first`; when its time (0: for ever) is over it is told `wrap` around nothing.
 fn wait(call: &Call<'_>, first: usize, keys: Vec<Box<[u8]>>, claim: Claim, block: i64, wrap: Wrap) {
     let over = match &wrap {
-        Wrap::Acks(acks) => Tree::Array(vec![Tree::ints(acks), Tree::NilArray]),
-        Wrap::Plain | Wrap::Key => Tree::NilArray,
+        Wrap::Acks(acks) => OwnedReply::Array(vec![OwnedReply::ints(acks), OwnedReply::NilArray]),
+        Wrap::Plain | Wrap::Key => OwnedReply::NilArray,
     };
-    let ticket = block::ticket();
+    let ticket = clients::ticket();
     let end = if block == 0 { End::Never } else { End::Real(block.saturating_mul(MS)) };
-    block::block(call, ticket, end, first, Waits::Claim { over });
-    lines::join(call.context(), ticket, keys, claim.ask, wrap);
+    let newcomer = Newcomer {
+        ticket,
+        command: call.arg(0),
+        keys: call.keys_from(first),
+        counted: first > 1,
+        end,
+        waits: Waits::Claim { over },
+    };
+    wait::block(call.context(), newcomer);
+    serve::join(call.context(), ticket, keys, claim.ask, wrap);
 }
 
 pub fn claim(call: &Call<'_>) -> Result<(), Error> {
@@ -115,11 +125,11 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
         let deliveries = queue.claim(now, &claim.ask.at_once(), journal);
         if !deliveries.is_empty() {
             reply_messages(call.reply(), queue, &deliveries);
-            key.finish();
+            serve::finish(key);
             return Ok(());
         }
     }
-    key.finish();
+    serve::finish(key);
     match claim.block {
         None => call.reply().array(0),
         Some(ms) if call.may_block() => wait(call, 1, vec![call.arg(1).into()], claim, ms, Wrap::Plain),
@@ -147,11 +157,11 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
                 reply.array(2);
                 reply.bulk(call.arg(i));
                 reply_messages(reply, queue, &deliveries);
-                key.finish();
+                serve::finish(key);
                 return Ok(());
             }
         }
-        key.finish();
+        serve::finish(key);
     }
     match claim.block {
         Some(ms) if call.may_block() => {
@@ -183,11 +193,11 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
             reply.array(2);
             reply.ints(&acks);
             reply_messages(reply, queue, &deliveries);
-            key.finish();
+            serve::finish(key);
             return Ok(());
         }
     }
-    key.finish();
+    serve::finish(key);
     match claim.block {
         Some(ms) if call.may_block() => wait(call, 1, vec![call.arg(1).into()], claim, ms, Wrap::Acks(acks)),
         block => {
@@ -438,7 +448,7 @@ pub fn len(call: &Call<'_>) -> Result<(), Error> {
 
 pub fn info(call: &Call<'_>) -> Result<(), Error> {
     let reply = call.reply();
-    let waiting = lines::waiting(call.context().db(), call.arg(1));
+    let waiting = claim_waiters::waiting(call.context().db(), call.arg(1));
     call.read::<Queue, _>(1, |queue| match queue {
         Some(queue) => rq_view::info(reply, &queue.info(call.now()), waiting),
         None => reply.nil(),
@@ -456,7 +466,7 @@ pub fn set(call: &Call<'_>) -> Result<(), Error> {
     let (queue, journal) = key.parts();
     queue.set(now, &settings, journal);
     key.notify(c"rq.set");
-    key.finish();
+    serve::finish(key);
     call.reply().ok();
     Ok(())
 }
@@ -494,7 +504,7 @@ pub fn pause(call: &Call<'_>) -> Result<(), Error> {
         let (queue, journal) = key.parts();
         queue.pause(now, !claim, !push, group, until, journal);
     }
-    key.finish();
+    serve::finish(key);
     call.reply().ok();
     Ok(())
 }
@@ -541,8 +551,8 @@ pub fn r#move(call: &Call<'_>) -> Result<(), Error> {
         let (target, target_journal) = to.parts();
         n = source.move_to(target, now, what, most.unwrap_or(u64::MAX), source_journal, target_journal);
     }
-    from.finish();
-    to.finish();
+    serve::finish(from);
+    serve::finish(to);
     call.reply().int(i64::try_from(n).unwrap_or(i64::MAX));
     Ok(())
 }

@@ -3,9 +3,9 @@
 use crate::engine::bucket::Limits;
 use crate::engine::queue::{Backoff, Few, OnDup, OnFull, PushOptions, Receipt, Settings};
 use crate::engine::time::{MS, Micros};
-use crate::server::args::{Args, MAX_COUNT, flag, is, once};
+use crate::server::blocking::claim_waiters::Ask;
+use crate::server::command::args::{Args, MAX_COUNT, flag, is, once};
 use crate::server::error::Error;
-use crate::server::lines::Ask;
 
 /// The most messages one claim asks for, or one page lists.
 pub const MAX_BATCH: i64 = 10_000;

@@ -1,7 +1,7 @@
 //! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in rq.rs.
 
 use super::rq;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 
 /// Registers the family.
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -19,8 +19,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         complexity,
     };
     let (update, read, insert) =
-        (Keys::First(Access::Update), Keys::First(Access::Read), Keys::First(Access::Insert));
-    let write = Keys::First(Access::Write);
+        (Keys::First(KeyUse::Update), Keys::First(KeyUse::Read), Keys::First(KeyUse::Insert));
+    let write = Keys::First(KeyUse::Write);
     let log = "O(log n) with n messages";
     let batch = "O(m log n) for m messages of n";
     r.add(
@@ -60,7 +60,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &row(
             "rq.mclaim",
             "write blocking",
-            Keys::Counted(Access::Update),
+            Keys::Counted(KeyUse::Update),
             &format!("numkeys key... {CLAIM}"),
             "Claims from the first of several queues that has messages.",
             "O(k + m log n) for m messages of k keys",

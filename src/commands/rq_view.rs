@@ -3,7 +3,7 @@
 use crate::engine::bucket::Limits;
 use crate::engine::queue::{Backoff, Info, OnFull, Pause, State, View};
 use crate::engine::time::{MS, Micros, ceil_ms, future_ms, past_ms};
-use crate::server::reply::Reply;
+use crate::server::reply::writer::Reply;
 
 pub fn state_name(state: State) -> &'static str {
     match state {

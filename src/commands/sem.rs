@@ -4,14 +4,17 @@ use crate::engine::object::Family;
 use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Permit, Semaphore};
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;
-use crate::server::answers::{self, NO_LIMIT};
-use crate::server::args::{Args, flag, is, once};
-use crate::server::block::{self, Asked, Decided, End, Wait};
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::blocking::clients::{Asked, Decided, End, Wait};
+use crate::server::command::args::{Args, flag, is, once};
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::{self, Opened};
-use crate::server::{clock, stats};
+use crate::server::key::handle::look;
+use crate::server::key::open::Opened;
+use crate::server::reply::limiter::{self, NO_LIMIT};
+use crate::server::stats;
+use crate::server::time::clock;
+use crate::server::work::{serve, wait};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -29,7 +32,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.acquire",
             "write deny-oom fast blocking",
-            Access::Update,
+            KeyUse::Update,
             "key [limit] [COUNT n] [LEASE ms] [OWNER name] [BLOCK ms]",
             "Takes permits under a lease, or says when they will be free.",
             asked,
@@ -40,7 +43,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.release",
             "write fast",
-            Access::Write,
+            KeyUse::Write,
             "key receipt...",
             "Gives permits back before their lease ends.",
             log,
@@ -51,7 +54,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.renew",
             "write fast",
-            Access::Write,
+            KeyUse::Write,
             "key ms receipt...",
             "Moves the ends of leases that still run to now + ms.",
             log,
@@ -62,7 +65,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.peek",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key [limit] [COUNT n]",
             "Says what SEM.ACQUIRE would say, without a receipt, and changes nothing.",
             asked,
@@ -73,7 +76,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.set",
             "write deny-oom fast",
-            Access::Write,
+            KeyUse::Write,
             "key limit [LEASE ms]",
             "Pins a semaphore's limit and default lease: a limit that callers give inline is then ignored.",
             "O(1), more when waiting clients can be served",
@@ -84,7 +87,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.info",
             "readonly",
-            Access::Read,
+            KeyUse::Read,
             "key [HOLDERS]",
             "Tells a semaphore's limit, permits, counts and, if asked, its holders.",
             "O(1), O(n) with HOLDERS",
@@ -95,7 +98,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "sem.holders",
             "readonly",
-            Access::Read,
+            KeyUse::Read,
             "key [OWNER name] [CURSOR cursor] [COUNT n]",
             "Lists who holds permits, page by page.",
             "O(log n + m) for a page of m holders, O(n) with OWNER",
@@ -142,7 +145,7 @@ fn acquire(call: &Call<'_>) -> Result<(), Error> {
         call.change::<Semaphore, _>(1, |semaphore, now, journal| semaphore.acquire(ask, now, journal))?;
     let permit = permit.map_err(|_| NO_LIMIT)?;
     count_decision(&permit);
-    answers::permit(call.reply(), &permit);
+    limiter::permit(call.reply(), &permit);
     Ok(())
 }
 
@@ -155,12 +158,13 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
     let owner: Box<[u8]> = ask.owner.into();
     let (limit, count, lease_ms) = (ask.limit, ask.count, ask.lease_ms);
     let until = call.now().saturating_add(ms * MS);
-    block::run(
-        call,
+    wait::run(
+        call.context(),
+        call.argv(),
         Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
                 let peek = |semaphore: &Semaphore| semaphore.peek(limit, count, clock::now());
-                let permit = refused(key::look(ctx, name, peek)?.map_err(|_| NO_LIMIT)?);
+                let permit = refused(look(ctx, name, peek)?.map_err(|_| NO_LIMIT)?);
                 count_decision(&permit);
                 return Ok(Decided::Told(Answer::Permit(permit)));
             }
@@ -173,7 +177,7 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
                 Some(ticket) => semaphore.acquire_or_wait(ask, left, ticket, now, journal),
                 None => semaphore.acquire(ask, now, journal).map(Some),
             };
-            let object = key.finish();
+            let object = serve::finish(key);
             Ok(match permit.map_err(|_| NO_LIMIT)? {
                 Some(permit) => {
                     count_decision(&permit);
@@ -243,7 +247,7 @@ fn peek(call: &Call<'_>) -> Result<(), Error> {
     }
     let count = count.unwrap_or(1);
     let permit = call.look::<Semaphore, _>(|semaphore, now| semaphore.peek(limit, count, now))?;
-    answers::permit(call.reply(), &permit.map_err(|_| NO_LIMIT)?);
+    limiter::permit(call.reply(), &permit.map_err(|_| NO_LIMIT)?);
     Ok(())
 }
 

@@ -6,13 +6,17 @@ use crate::engine::object::Family;
 use crate::engine::time::MS;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
 use crate::engine::waiting::Answer;
-use crate::server::args::{MAX_COUNT, flag, is, once, parse_int};
-use crate::server::block::{self, Asked, Decided, End, Wait};
-use crate::server::call::Call;
-use crate::server::command::{Access, Command, Keys, Registrar};
+use crate::server::blocking::clients::{Asked, Decided, End, Wait};
+use crate::server::command::args::{MAX_COUNT, flag, is, once};
+use crate::server::command::call::Call;
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
 use crate::server::error::Error;
-use crate::server::key::{self, Opened};
-use crate::server::{clock, stats};
+use crate::server::key::handle::look;
+use crate::server::key::open::Opened;
+use crate::server::stats;
+use crate::server::time::clock;
+use crate::server::words::parse_int;
+use crate::server::work::{serve, wait};
 use std::rc::Rc;
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -31,7 +35,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.take",
             "write deny-oom fast blocking",
-            Access::Update,
+            KeyUse::Update,
             "key [capacity tokens period] [COST n] [ATMOST | FORCE | BLOCK ms]",
             "Takes tokens from a bucket, or says when they will be there.",
         ),
@@ -41,7 +45,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.peek",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key [capacity tokens period] [COST n]",
             "Says what TB.TAKE would say, and changes nothing.",
         ),
@@ -51,7 +55,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.refund",
             "write fast",
-            Access::Update,
+            KeyUse::Update,
             "key tokens",
             "Puts tokens back, never above the capacity.",
         ),
@@ -61,7 +65,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.set",
             "write deny-oom fast",
-            Access::Write,
+            KeyUse::Write,
             "key capacity tokens period [WARMUP ms] [LEVEL (KEEP | ADD | SCALE | FULL)]",
             "Pins a bucket's limits: what callers give inline is then ignored.",
         ),
@@ -71,7 +75,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.reset",
             "write fast",
-            Access::Write,
+            KeyUse::Write,
             "key",
             "Makes a bucket full again, and drops its ban and holds; an unpinned one goes.",
         ),
@@ -81,7 +85,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.drain",
             "write deny-oom fast",
-            Access::Update,
+            KeyUse::Update,
             "key [capacity tokens period]",
             "Empties a bucket: the other side said it has had enough.",
         ),
@@ -91,7 +95,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.ban",
             "write fast",
-            Access::Write,
+            KeyUse::Write,
             "key ms",
             "Refuses every take and hold for so long; 0 lifts the ban.",
         ),
@@ -101,7 +105,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.hold",
             "write deny-oom fast",
-            Access::Update,
+            KeyUse::Update,
             "key [capacity tokens period] COST n TTL ms [ONEXPIRE (KEEP | REFUND)]",
             "Takes an estimate that is settled later.",
         ),
@@ -111,7 +115,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.settle",
             "write fast",
-            Access::Update,
+            KeyUse::Update,
             "key id actual",
             "Closes a hold: puts back or charges the difference to what was really used.",
         ),
@@ -121,7 +125,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         &on(
             "tb.info",
             "readonly fast",
-            Access::Read,
+            KeyUse::Read,
             "key",
             "Tells a bucket's limits, level, ban, holds and counts.",
         ),
@@ -167,11 +171,12 @@ fn take(call: &Call<'_>) -> Result<(), Error> {
 /// TAKE with BLOCK: refused, the tokens are booked if they will be there within `ms`.
 fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) -> Result<(), Error> {
     let until = call.now().saturating_add(ms.saturating_mul(MS));
-    block::run(
-        call,
+    wait::run(
+        call.context(),
+        call.argv(),
         Rc::new(move |ctx, name, asked| {
             if asked == Asked::Over {
-                let six = key::look(ctx, name, |bucket| refused(bucket, limits, cost))??;
+                let six = look(ctx, name, |bucket| refused(bucket, limits, cost))??;
                 return Ok(told(Family::TokenBucket, &six));
             }
             let mut key = Opened::<TokenBucket>::asked(ctx, name)?;
@@ -183,7 +188,7 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
             };
             // If the key goes, what it has booked is its own, and the bucket as new.
             let all = bucket.capacity();
-            let object = key.finish();
+            let object = serve::finish(key);
             Ok(match answer {
                 Some(six) => told(Family::TokenBucket, &six),
                 None => Decided::Waits(Wait {

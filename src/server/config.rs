@@ -2,10 +2,11 @@
 //!
 //! A load option is the default of the setting of the same name; the configuration file and `CONFIG SET` go over it.
 
-use super::api::{Ctx, ERR, OK, RawString, bytes, rm};
-use super::args::{is, parse_int};
-use redis_module::raw;
-use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use super::ffi::config as settings;
+use super::ffi::context::Ctx;
+use super::ffi::strings::Str;
+use super::words::{is, parse_int};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 enum Setting {
@@ -104,55 +105,22 @@ pub fn max_reply_bytes() -> usize {
 }
 
 /// Reads the load options, registers the settings and applies the configuration file. Only within `RedisModule_OnLoad`.
-pub fn register(ctx: Ctx<'_>, options: &[RawString]) -> Result<(), String> {
+pub fn register(ctx: Ctx<'_>, options: &[Str<'_>]) -> Result<(), String> {
     for pair in options.chunks(2) {
-        // SAFETY: the load options are live during OnLoad.
-        let words: Vec<&[u8]> = pair.iter().map(|s| unsafe { bytes(*s) }).collect();
+        let words: Vec<&[u8]> = pair.iter().map(|word| word.bytes()).collect();
         read_option(&words)?;
     }
-    for row in &ROWS {
-        let data = std::ptr::from_ref(row).cast_mut().cast::<c_void>();
-        // SAFETY: within OnLoad; names and rows are static; the callbacks get the row back as their data.
-        let registered = unsafe {
-            match &row.setting {
-                Setting::Bool(value) | Setting::Switch(value) => rm!(RedisModule_RegisterBoolConfig(
-                    ctx.raw(),
-                    row.name.as_ptr(),
-                    c_int::from(value.load(Ordering::Relaxed)),
-                    if matches!(row.setting, Setting::Bool(_)) {
-                        raw::REDISMODULE_CONFIG_IMMUTABLE
-                    } else {
-                        raw::REDISMODULE_CONFIG_DEFAULT
-                    },
-                    Some(get_bool),
-                    Some(set_bool),
-                    None,
-                    data
-                )),
-                Setting::Number { value, low, high } => rm!(RedisModule_RegisterNumericConfig(
-                    ctx.raw(),
-                    row.name.as_ptr(),
-                    value.load(Ordering::Relaxed),
-                    raw::REDISMODULE_CONFIG_DEFAULT,
-                    *low,
-                    *high,
-                    Some(get_number),
-                    Some(set_number),
-                    None,
-                    data
-                )),
-            }
+    for Row { name, setting } in &ROWS {
+        let registered = match setting {
+            Setting::Bool(value) => settings::register_switch(ctx, name, value, true),
+            Setting::Switch(value) => settings::register_switch(ctx, name, value, false),
+            Setting::Number { value, low, high } => settings::register_number(ctx, name, value, *low, *high),
         };
-        if registered != OK {
-            return Err(format!("the setting sluice.{} cannot be registered", row.name.to_string_lossy()));
+        if !registered {
+            return Err(format!("the setting sluice.{} cannot be registered", name.to_string_lossy()));
         }
     }
-    // SAFETY: within OnLoad, after all settings are registered.
-    if unsafe { rm!(RedisModule_LoadConfigs(ctx.raw())) } == OK {
-        Ok(())
-    } else {
-        Err("a sluice.* setting is wrong".into())
-    }
+    if settings::load(ctx) { Ok(()) } else { Err("a sluice.* setting is wrong".into()) }
 }
 
 fn read_option(words: &[&[u8]]) -> Result<(), String> {
@@ -186,61 +154,4 @@ fn read_option(words: &[&[u8]]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The row a callback is about.
-///
-/// # Safety
-/// `data` is what `register` gave to the server.
-unsafe fn row<'a>(data: *mut c_void) -> &'a Row {
-    // SAFETY: by the contract it points to a static row.
-    unsafe { &*data.cast::<Row>() }
-}
-
-unsafe extern "C" fn get_bool(_name: *const c_char, data: *mut c_void) -> c_int {
-    // SAFETY: the server hands back our data.
-    match unsafe { &row(data).setting } {
-        Setting::Bool(value) | Setting::Switch(value) => c_int::from(value.load(Ordering::Relaxed)),
-        Setting::Number { .. } => 0,
-    }
-}
-
-unsafe extern "C" fn set_bool(
-    _name: *const c_char,
-    value: c_int,
-    data: *mut c_void,
-    _err: *mut *mut raw::RedisModuleString,
-) -> c_int {
-    // SAFETY: the server hands back our data.
-    match unsafe { &row(data).setting } {
-        Setting::Bool(flag) | Setting::Switch(flag) => {
-            flag.store(value != 0, Ordering::Relaxed);
-            OK
-        }
-        Setting::Number { .. } => ERR,
-    }
-}
-
-unsafe extern "C" fn get_number(_name: *const c_char, data: *mut c_void) -> c_longlong {
-    // SAFETY: the server hands back our data.
-    match unsafe { &row(data).setting } {
-        Setting::Number { value, .. } => value.load(Ordering::Relaxed),
-        Setting::Bool(_) | Setting::Switch(_) => 0,
-    }
-}
-
-unsafe extern "C" fn set_number(
-    _name: *const c_char,
-    number: c_longlong,
-    data: *mut c_void,
-    _err: *mut *mut raw::RedisModuleString,
-) -> c_int {
-    // SAFETY: the server hands back our data; it has checked the range.
-    match unsafe { &row(data).setting } {
-        Setting::Number { value, .. } => {
-            value.store(number, Ordering::Relaxed);
-            OK
-        }
-        Setting::Bool(_) | Setting::Switch(_) => ERR,
-    }
 }
