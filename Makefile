@@ -7,7 +7,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MODULE := $(TARGET)/release/libsluice.so
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test panicking lint bench servers torture miri asan fuzz clean tools
+ENGINE ?= redis-7.0
+
+.PHONY: help run build test quick panicking lint bench servers torture miri asan fuzz clean tools
 
 help: ## List the targets (this)
 	@echo "sluice: rate limits and reliable queues inside Redis and Valkey"
@@ -35,6 +37,12 @@ build: tools ## Build the module: target/release/libsluice.so
 
 test: servers build panicking ## Run all tests on every engine (torture programs in a short form, on one or some)
 	cargo test --no-fail-fast
+
+quick: tools ## Run the engine's tests, and short tests on one server: ENGINE=redis-7.0
+	cargo build --profile quick
+	cargo test --lib
+	SLUICE_SO=$(abspath $(TARGET)/quick/libsluice.so) SLUICE_ENGINES=$(ENGINE) SLUICE_FORMS=plain \
+	  cargo test --test all -- cases:: keyspace:: introspection:: blocking:: architecture::
 
 # What tests/panics.rs loads: a module that panics when it is told to. Never to be used for anything else.
 panicking: tools

@@ -286,9 +286,12 @@ fn resolve(file: &Path, path: &str) -> Option<PathBuf> {
     Some(at)
 }
 
-/// Every path that the code names: those of `use`, taken apart, and those that begin with `crate` or `super`.
+/// Every path that the code names: those of `use`, taken apart, and those that begin with `crate` or `super`. What a
+/// module only hands on (`pub use`) it does not use.
 fn named_paths(code: &str) -> Vec<String> {
-    let (mut found, mut rest) = (Vec::new(), code);
+    let handed_on = |line: &&str| line.starts_with("pub use ") || line.starts_with("pub(crate) use ");
+    let code = &code.lines().filter(|line| !handed_on(line)).collect::<Vec<_>>().join("\n");
+    let (mut found, mut rest) = (Vec::new(), code.as_str());
     while let Some(at) = rest.find("use ") {
         let starts = rest[..at].chars().next_back().is_none_or(|c| c.is_whitespace());
         let after = &rest[at + 4..];
@@ -373,11 +376,13 @@ fn circles_are_found() {
     assert!(circles(&uses(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])).is_empty());
     let found = uses(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]);
     assert_eq!(circles(&found), [["a", "b", "c"].map(Path::new)]);
-    let code = "use super::{a::B, c::{self, d}}; pub use crate::e as f; fn x() { super::super::g::h() }";
+    let code =
+        "use super::{a::B, c::{self, d}}; use crate::e as f;\npub use h::i;\nfn x() { super::super::g::h() }";
     let found = named_paths(code);
     for path in ["super::a::B", "super::c::self", "super::c::d", "crate::e", "super::super::g::h"] {
         assert!(found.iter().any(|f| f == path), "{path} in {found:?}");
     }
+    assert!(!found.iter().any(|f| f == "h::i"), "{found:?}");
     assert_eq!(resolve(Path::new("x/y"), "super::super::g::h"), Some(PathBuf::from("g/h")));
 }
 

@@ -15,6 +15,7 @@ use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;
 use crate::server::config;
 use crate::server::error::Error;
+use crate::server::reply::message::messages;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::reply::writer::Reply;
 use crate::server::work::{serve, wait};
@@ -76,23 +77,6 @@ pub fn mpush(call: &Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes messages as `[id, receipt, deliveries, payload]` while the queue still has them.
-fn reply_messages(reply: Reply<'_>, queue: &Queue, deliveries: &[Delivery]) {
-    reply.array(deliveries.len());
-    let mut buffer = itoa::Buffer::new();
-    for delivery in deliveries {
-        let id = delivery.id.text(&mut buffer);
-        reply.array(4);
-        reply.bulk(id);
-        match delivery.claim {
-            Some(claim) => reply.receipt(id, claim),
-            None => reply.nil(),
-        }
-        reply.int(i64::try_from(delivery.deliveries).unwrap_or(i64::MAX));
-        reply.bulk(queue.payload(delivery));
-    }
-}
-
 /// Has the client wait at `keys`, the first of which is the argument at `first`; when its time (0: for ever) is over it is told `wrap` around nothing.
 fn wait(call: &Call<'_>, first: usize, keys: Vec<Box<[u8]>>, claim: Claim, block: i64, wrap: Wrap) {
     let over = match &wrap {
@@ -124,7 +108,7 @@ pub fn claim(call: &Call<'_>) -> Result<(), Error> {
         let (queue, journal) = key.parts();
         let deliveries = queue.claim(now, &claim.ask.at_once(), journal);
         if !deliveries.is_empty() {
-            reply_messages(call.reply(), queue, &deliveries);
+            messages(call.reply(), queue, &deliveries);
             serve::finish(key);
             return Ok(());
         }
@@ -156,7 +140,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
                 let reply = call.reply();
                 reply.array(2);
                 reply.bulk(call.arg(i));
-                reply_messages(reply, queue, &deliveries);
+                messages(reply, queue, &deliveries);
                 serve::finish(key);
                 return Ok(());
             }
@@ -192,7 +176,7 @@ pub fn next(call: &Call<'_>) -> Result<(), Error> {
             let reply = call.reply();
             reply.array(2);
             reply.ints(&acks);
-            reply_messages(reply, queue, &deliveries);
+            messages(reply, queue, &deliveries);
             serve::finish(key);
             return Ok(());
         }

@@ -18,9 +18,9 @@ use crate::server::ffi::main_thread::MainThread;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::time::due_index::Place;
 use hashbrown::HashMap;
+use lazy_static::lazy_static;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::sync::LazyLock;
 
 /// What a waiting client asks for.
 #[derive(Debug, Clone)]
@@ -176,7 +176,9 @@ struct Lines {
     serving: bool,
 }
 
-static LINES: LazyLock<MainThread<Lines>> = LazyLock::new(|| MainThread::new(Lines::default()));
+lazy_static! {
+    static ref LINES: MainThread<Lines> = MainThread::new(Lines::default());
+}
 
 /// Whether anybody waits at a key.
 pub fn is_line(db: i32, key: &[u8]) -> bool {

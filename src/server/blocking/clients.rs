@@ -43,9 +43,9 @@ use crate::server::stats;
 use crate::server::time::due_index::{Identity, Place};
 use crate::server::time::{alarm, clock};
 use hashbrown::{HashMap, HashSet};
+use lazy_static::lazy_static;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 /// What came of a command whose reply may be held.
 pub enum Decided {
@@ -139,8 +139,9 @@ pub(super) struct Waiters {
     pub(super) role_lost: (Ticket, Micros),
 }
 
-pub(super) static WAITERS: LazyLock<MainThread<Waiters>> =
-    LazyLock::new(|| MainThread::new(Waiters::default()));
+lazy_static! {
+    pub(super) static ref WAITERS: MainThread<Waiters> = MainThread::new(Waiters::default());
+}
 
 /// A reply on its way to a client that was blocked.
 pub(super) struct Held {

@@ -21,8 +21,8 @@ use crate::server::ffi::context::Ctx;
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::time::alarm;
 use crate::server::time::due_index::Place;
+use lazy_static::lazy_static;
 use std::collections::VecDeque;
-use std::sync::LazyLock;
 
 #[derive(Debug)]
 pub enum Deferred {
@@ -56,7 +56,9 @@ struct Tasks {
     held_back: Vec<Task>,
 }
 
-static TASKS: LazyLock<MainThread<Tasks>> = LazyLock::new(|| MainThread::new(Tasks::default()));
+lazy_static! {
+    static ref TASKS: MainThread<Tasks> = MainThread::new(Tasks::default());
+}
 
 /// Adds something; the timer comes for it as soon as the running command is done.
 pub fn add(what: Deferred) {

@@ -23,9 +23,10 @@ use crate::server::ffi::events::{SlotEvents, Slots, Stage};
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::ffi::optional::{CanAccessSlot, is_valkey};
 use hashbrown::{HashMap, HashSet};
+use lazy_static::lazy_static;
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{LazyLock, OnceLock};
 
 /// What the server can do of all this.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,9 @@ struct Running {
     imports: HashMap<Box<[u8]>, Vec<RangeInclusive<u16>>>,
 }
 
-static RUNNING: LazyLock<MainThread<Running>> = LazyLock::new(|| MainThread::new(Running::default()));
+lazy_static! {
+    static ref RUNNING: MainThread<Running> = MainThread::new(Running::default());
+}
 
 /// How many exports run, and whether any import does: for those who ask often.
 static EXPORTS: AtomicUsize = AtomicUsize::new(0);

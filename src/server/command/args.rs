@@ -8,10 +8,8 @@ use crate::server::error::Error;
 use crate::server::ffi::strings::Str;
 use crate::server::words::parse_int;
 
+pub use crate::engine::bucket::MAX_COUNT;
 pub use crate::server::words::is;
-
-/// The largest capacity, cost or count.
-pub const MAX_COUNT: i64 = 1_000_000_000_000;
 
 /// A cursor over the arguments of a running command.
 #[derive(Clone)]

@@ -6,11 +6,12 @@
 use super::api::{OK, rm};
 use super::context::Ctx;
 use super::data_type::{DataType, handle_of, index_of};
+use super::optional::open_key_modes;
 use super::strings::Str;
+use lazy_static::lazy_static;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::LazyLock;
 
 /// How a key is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,15 +39,15 @@ impl Mode {
     }
 }
 
-/// What opens a key without a trace. Before 7.2 there is no such mode, but who opens to write is not
-/// counted.
-static UNSEEN: LazyLock<u32> = LazyLock::new(|| {
-    const SILENT: u32 = raw::REDISMODULE_OPEN_KEY_NONOTIFY | raw::REDISMODULE_OPEN_KEY_NOSTATS;
-    // SAFETY: reading a pointer; a function without arguments.
-    let known = unsafe { raw::RedisModule_GetOpenKeyModesAll.map_or(0, |modes| modes()) }.cast_unsigned();
-    let how = if known & SILENT == SILENT { SILENT } else { raw::REDISMODULE_WRITE };
-    raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | how
-});
+lazy_static! {
+    /// What opens a key without a trace. Before 7.2 there is no such mode, but who opens to write is not
+    /// counted.
+    static ref UNSEEN: u32 = {
+        const SILENT: u32 = raw::REDISMODULE_OPEN_KEY_NONOTIFY | raw::REDISMODULE_OPEN_KEY_NOSTATS;
+        let how = if open_key_modes() & SILENT == SILENT { SILENT } else { raw::REDISMODULE_WRITE };
+        raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | how
+    };
+}
 
 /// An open key, closed on drop. Null: there is no such key, or it is closed.
 pub struct Key(*mut raw::RedisModuleKey);

@@ -69,3 +69,9 @@ pub fn type_methods() -> c_int {
     // SAFETY: reading a pointer; a function without arguments.
     unsafe { raw::RedisModule_GetTypeMethodVersion.map_or(0, |version| version()) }
 }
+
+/// The modes in which the server can open keys; 0: it does not tell.
+pub fn open_key_modes() -> u32 {
+    // SAFETY: reading a pointer; a function without arguments.
+    unsafe { raw::RedisModule_GetOpenKeyModesAll.map_or(0, |modes| modes()) }.cast_unsigned()
+}

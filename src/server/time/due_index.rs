@@ -18,6 +18,7 @@ use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::main_thread::MainThread;
 use hashbrown::{HashMap, HashSet};
+use lazy_static::lazy_static;
 use std::collections::BTreeSet;
 
 /// Where an object lives.
@@ -54,8 +55,9 @@ struct DueIndex {
     arriving: Option<HashMap<u64, Entry>>,
 }
 
-static INDEX: std::sync::LazyLock<MainThread<DueIndex>> =
-    std::sync::LazyLock::new(|| MainThread::new(DueIndex::default()));
+lazy_static! {
+    static ref INDEX: MainThread<DueIndex> = MainThread::new(DueIndex::default());
+}
 
 /// Something is due at the object at instant `at`. The place is asked for only if the object was not known yet.
 #[inline]

@@ -20,7 +20,7 @@ use crate::server::ffi::guard::trip;
 use crate::server::ffi::strings::OwnedString;
 use crate::server::key::handle::{Holds, holds};
 use crate::server::key::open::{FollowUp, Opened, any_open};
-use crate::server::reply::message::message;
+use crate::server::reply::message::kept;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::time::clock;
 use crate::server::time::due_index::{self, Identity, Place};
@@ -157,7 +157,7 @@ fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> 
         return true;
     }
     let deliveries = queue.claim(now, &waiter.ask.options(), journal);
-    let messages = deliveries.iter().map(|d| message(queue, d)).collect();
+    let messages = deliveries.iter().map(|d| kept(queue, d)).collect();
     let receipts =
         deliveries.iter().filter_map(|d| Some(Receipt { id: d.id.clone(), claim: d.claim? })).collect();
     finish(opened);
