@@ -6,10 +6,11 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use sluice::engine::bucket::Limits;
+use sluice::engine::family::Family;
 use sluice::engine::fencing::Fencing;
 use sluice::engine::journal::{Batch, Blob, Journal};
 use sluice::engine::leaky_bucket::LeakyBucket;
-use sluice::engine::object::{Family, Object, apply_batch};
+use sluice::engine::object::{Object, apply_batch};
 use sluice::engine::queue::{ClaimOptions, PushOptions, Queue, Receipt};
 use sluice::engine::time::Micros;
 use sluice::engine::token_bucket::{Mode, TokenBucket};

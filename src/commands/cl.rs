@@ -3,7 +3,7 @@
 //! Times are whole seconds, rounded up. Registered only when the module is loaded with `cl-throttle yes`.
 
 use crate::engine::bucket::Limits;
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::token_bucket::{Mode, TokenBucket};
 use crate::server::command::args::MAX_COUNT;
 use crate::server::command::call::Call;

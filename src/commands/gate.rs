@@ -2,10 +2,10 @@
 
 use super::limits::limits;
 use super::sem::receipts;
+use crate::engine::family::Family;
 use crate::engine::gate::pass::{Look, Pass};
 use crate::engine::gate::{Config, Gate, MAX_NAME, MAX_STAGES};
 use crate::engine::leaky_bucket::LeakyBucket;
-use crate::engine::object::Family;
 use crate::engine::semaphore::DEFAULT_LEASE_MS;
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::token_bucket::TokenBucket;

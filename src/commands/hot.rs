@@ -1,8 +1,8 @@
 //! `HOT.*`: one resource limited per subject. What the commands mean: docs/commands/hot.md; how they decide: engine/hot.
 
 use super::limits::limits;
+use crate::engine::family::Family;
 use crate::engine::hot::{DEFAULT_MAX, Hot, MAX_NAME, NoRule};
-use crate::engine::object::Family;
 use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;
 use crate::server::command::register::{Command, KeyUse, Keys, Registrar};

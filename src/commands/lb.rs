@@ -2,8 +2,8 @@
 
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits};
+use crate::engine::family::Family;
 use crate::engine::leaky_bucket::LeakyBucket;
-use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use crate::engine::waiting::Answer;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};

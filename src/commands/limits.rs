@@ -1,7 +1,7 @@
 //! What TB and LB commands have in common: the three limits, and the reply to a decision.
 
 use crate::engine::bucket::{Limits, NoLimits};
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::waiting::Answer;
 use crate::server::blocking::clients::Decided;
 use crate::server::command::args::Args;

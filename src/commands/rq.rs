@@ -5,8 +5,7 @@ use super::rq_options::{self as options, Claim, MAX_BATCH};
 use super::rq_view;
 use crate::engine::journal::Journal;
 use crate::engine::queue::{
-    Cursor, Delivery, Few, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State,
-    Which,
+    Cursor, Few, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State, Which,
 };
 use crate::engine::time::{MS, Micros};
 use crate::server::blocking::claim_waiters::{self, Wrap};

@@ -1,6 +1,6 @@
 //! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
 
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Permit, Semaphore};
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::waiting::Answer;

@@ -2,7 +2,7 @@
 
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits, Policy};
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::time::MS;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
 use crate::engine::waiting::Answer;

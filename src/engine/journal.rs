@@ -5,8 +5,8 @@
 //! as blobs, in the order in which the effects of the head consume them.
 
 use super::codec::{FORMAT, encode};
+use super::family::Family;
 use super::fencing::Fencing;
-use super::object::Family;
 use super::time::Micros;
 use serde::Serialize;
 

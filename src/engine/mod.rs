@@ -11,6 +11,7 @@
 
 pub mod bucket;
 pub mod codec;
+pub mod family;
 pub mod fencing;
 pub mod footprint;
 pub mod gate;

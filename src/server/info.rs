@@ -6,7 +6,8 @@ use super::ffi::info::Sections;
 use super::key::value::for_family;
 use super::stats;
 use super::time::{clock, due_index};
-use crate::engine::object::{Family, Object};
+use crate::engine::family::Family;
+use crate::engine::object::Object;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,6 @@
 //! Numbers for `INFO sluice`, counted on this server since the module was loaded. Atomics, because `free` may run in the background.
 
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::time::Micros;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 

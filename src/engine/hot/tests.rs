@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
-use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,11 +3,12 @@
 use super::{Extras, LeakyBucket, Place};
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
-use crate::engine::object::{Family, Lifetime, Object};
+use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,9 @@
 use super::*;
 use crate::engine::bucket::MAX_COUNT;
 use crate::engine::bucket::tests::*;
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
-use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
 

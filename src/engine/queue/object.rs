@@ -3,9 +3,10 @@
 use super::Queue;
 use super::effect::Effect;
 use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Family, Lifetime, Object};
+use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::Micros;
 use std::ffi::CStr;
 

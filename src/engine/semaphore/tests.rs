@@ -1,8 +1,9 @@
 //! The semaphore against a naive twin; every history is also folded through its carried effects.
 
 use super::*;
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
-use crate::engine::object::{Family, Lifetime, Object, apply_batch};
+use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use crate::engine::tests::journal;
 use proptest::prelude::*;

@@ -5,12 +5,13 @@
 
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{FORMAT, Reader, encode};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::gate::{self, Gate};
 use crate::engine::hot::{self, Hot};
 use crate::engine::journal::{Batch, Blob, Journal};
 use crate::engine::leaky_bucket::{self, LeakyBucket};
-use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::object::{Object, apply_batch};
 use crate::engine::queue::{ClaimOptions, Id, PushOptions, Queue};
 use crate::engine::semaphore::{self, Ask, Semaphore};
 use crate::engine::token_bucket::{self, Hold, Mode, TokenBucket};

@@ -4,8 +4,8 @@ pub mod folding;
 pub mod golden;
 mod whole;
 
+use crate::engine::family::Family;
 use crate::engine::journal::Journal;
-use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use std::cell::Cell;
 

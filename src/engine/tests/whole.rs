@@ -2,12 +2,13 @@
 
 use super::folding::{load, snapshot};
 use crate::engine::codec::{Corrupt, FORMAT, encode};
+use crate::engine::family::Family;
 use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::gate::Gate;
 use crate::engine::hot::Hot;
 use crate::engine::journal::Journal;
 use crate::engine::leaky_bucket::LeakyBucket;
-use crate::engine::object::{Family, Lifetime, Object, apply_whole};
+use crate::engine::object::{Lifetime, Object, apply_whole};
 use crate::engine::queue::Queue;
 use crate::engine::semaphore::{Effect, Semaphore};
 use crate::engine::token_bucket::TokenBucket;

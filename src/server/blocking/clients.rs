@@ -26,7 +26,7 @@
 
 use super::access;
 use super::deferred::{self, Deferred};
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::queue::{Receipt, Taken};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};

@@ -14,7 +14,7 @@
 //!   and write another slot's table.
 //! - On a replica nothing is given back: what was booked here is part of what its new master decides on. Lines forget who left, that is all.
 
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::engine::queue::{Receipt, Taken};
 use crate::engine::waiting::{Answer, Ticket};
 use crate::server::ffi::context::Ctx;

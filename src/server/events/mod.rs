@@ -3,7 +3,7 @@
 mod migration;
 mod truncated;
 
-use crate::engine::object::Family;
+use crate::engine::family::Family;
 use crate::server::blocking::deferred::{self, Deferred};
 use crate::server::blocking::{claim_waiters, clients, ends};
 use crate::server::cluster::migration::{learn, staged};

@@ -1,7 +1,8 @@
 //! Keys that are only looked at, or of which nothing is changed but what is not state.
 
 use super::value::Value;
-use crate::engine::object::{Family, Object};
+use crate::engine::family::Family;
+use crate::engine::object::Object;
 use crate::server::blocking::access::open;
 use crate::server::error::Error;
 use crate::server::ffi::context::Ctx;

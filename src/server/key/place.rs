@@ -2,7 +2,8 @@
 
 use super::expiry::wake;
 use super::handle::{family, open_of};
-use crate::engine::object::{Family, Object};
+use crate::engine::family::Family;
+use crate::engine::object::Object;
 use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::key::Mode;

@@ -45,12 +45,12 @@ fn next_id() -> u64 {
 macro_rules! for_family {
     ($family:expr, $f:ident($($arg:expr),*)) => {
         match $family {
-            $crate::engine::object::Family::TokenBucket => $f::<$crate::engine::token_bucket::TokenBucket>($($arg),*),
-            $crate::engine::object::Family::LeakyBucket => $f::<$crate::engine::leaky_bucket::LeakyBucket>($($arg),*),
-            $crate::engine::object::Family::Semaphore => $f::<$crate::engine::semaphore::Semaphore>($($arg),*),
-            $crate::engine::object::Family::Gate => $f::<$crate::engine::gate::Gate>($($arg),*),
-            $crate::engine::object::Family::Hot => $f::<$crate::engine::hot::Hot>($($arg),*),
-            $crate::engine::object::Family::Queue => $f::<$crate::engine::queue::Queue>($($arg),*),
+            $crate::engine::family::Family::TokenBucket => $f::<$crate::engine::token_bucket::TokenBucket>($($arg),*),
+            $crate::engine::family::Family::LeakyBucket => $f::<$crate::engine::leaky_bucket::LeakyBucket>($($arg),*),
+            $crate::engine::family::Family::Semaphore => $f::<$crate::engine::semaphore::Semaphore>($($arg),*),
+            $crate::engine::family::Family::Gate => $f::<$crate::engine::gate::Gate>($($arg),*),
+            $crate::engine::family::Family::Hot => $f::<$crate::engine::hot::Hot>($($arg),*),
+            $crate::engine::family::Family::Queue => $f::<$crate::engine::queue::Queue>($($arg),*),
         }
     };
 }

@@ -9,8 +9,8 @@
 //!
 //! Names and payloads that are arguments of the running command are kept alive, not copied.
 
+use crate::engine::family::Family;
 use crate::engine::journal::{Batch, Blob};
-use crate::engine::object::Family;
 use crate::engine::unit::{self as wire, Part};
 use crate::server::cluster::slots;
 use crate::server::ffi::context::Ctx;

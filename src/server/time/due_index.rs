@@ -12,8 +12,8 @@
 //!   values without telling.)
 
 use super::alarm;
+use crate::engine::family::Family;
 use crate::engine::footprint::{block, tree};
-use crate::engine::object::Family;
 use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::main_thread::MainThread;

@@ -3,8 +3,9 @@
 //!
 //! What is served outside a command is served only while the key may be changed (run_deferred.rs asks).
 
+use crate::engine::family::Family;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Object;
 use crate::engine::queue::{Delivery, Queue, Receipt};
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;

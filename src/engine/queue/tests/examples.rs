@@ -2,9 +2,10 @@
 
 use super::super::*;
 use super::fold::{carry, snapshot};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Blob, Journal};
-use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::object::{Object, apply_batch};
 
 const S: i64 = 1_000_000;
 

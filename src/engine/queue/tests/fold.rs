@@ -1,9 +1,10 @@
 //! A queue whose every change is also carried to a follower: both must end byte for byte equal.
 
 use super::super::Queue;
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Blob, Journal};
-use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::object::{Object, apply_batch};
 
 pub fn blobs(batch: &Batch, args: &[&[u8]]) -> Vec<Box<[u8]>> {
     batch

@@ -5,9 +5,10 @@ use super::super::*;
 use super::fold::{carry, load, snapshot};
 use super::twin::{Told, Twin, bytes_of, info_line};
 use crate::engine::bucket::Limits;
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Object;
 use crate::engine::tests::{journal as numbered, no_numbers};
 use proptest::prelude::*;
 

@@ -6,9 +6,10 @@ use super::super::wire::Wire;
 use super::super::*;
 use super::fold::{blobs, load, snapshot};
 use crate::engine::bucket::Limits;
+use crate::engine::family::Family;
 use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::journal::{Batch, Journal};
-use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::object::{Object, apply_batch};
 use crate::engine::tests::journal;
 
 const NOW: i64 = 5_000_000;

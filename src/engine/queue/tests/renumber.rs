@@ -5,9 +5,10 @@ use super::super::wire::{MAX_NUMBER, MAX_SEQ};
 use super::super::*;
 use super::fold::{carry, load, snapshot};
 use super::hostile::rich;
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Family, Object};
+use crate::engine::object::Object;
 
 const NOW: i64 = 5_000_000;
 

@@ -2,9 +2,10 @@
 
 use super::super::*;
 use super::fold::{blobs, carry, load, snapshot};
+use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
 use crate::engine::journal::{Batch, Journal};
-use crate::engine::object::{Family, Object, apply_batch};
+use crate::engine::object::{Object, apply_batch};
 
 const NOW: i64 = 5_000_000;
 const LATER: i64 = NOW + 900_000_000;
