@@ -76,7 +76,7 @@ impl Wrap {
 }
 
 /// A client in line.
-pub struct Waiter {
+pub struct Claimant {
     pub db: i32,
     pub keys: Vec<Box<[u8]>>,
     pub ask: Ask,
@@ -170,7 +170,7 @@ pub type Turns = BinaryHeap<Reverse<(Ticket, Option<Box<[u8]>>)>>;
 
 #[derive(Default)]
 struct Lines {
-    waiters: HashMap<Ticket, Waiter>,
+    waiters: HashMap<Ticket, Claimant>,
     lines: HashMap<(i32, Box<[u8]>), Line>,
     /// A line is being served: its own claims do not look at it again.
     serving: bool,
@@ -186,7 +186,7 @@ pub fn is_line(db: i32, key: &[u8]) -> bool {
 }
 
 /// Puts a client at the end of the lines of its keys.
-pub fn enter(ticket: Ticket, waiter: Waiter) {
+pub fn enter(ticket: Ticket, waiter: Claimant) {
     LINES.with(|l| l.enter(ticket, waiter));
 }
 
@@ -204,7 +204,7 @@ pub fn leave(ticket: Ticket) {
 }
 
 impl Lines {
-    fn enter(&mut self, ticket: Ticket, waiter: Waiter) {
+    fn enter(&mut self, ticket: Ticket, waiter: Claimant) {
         for key in &waiter.keys {
             let line = self.lines.entry((waiter.db, key.clone())).or_default();
             line.row(waiter.ask.group.as_deref()).insert(ticket);
@@ -212,7 +212,7 @@ impl Lines {
         self.waiters.insert(ticket, waiter);
     }
 
-    fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+    fn leave(&mut self, ticket: Ticket) -> Option<Claimant> {
         let waiter = self.waiters.remove(&ticket)?;
         for key in &waiter.keys {
             let at = (waiter.db, key.clone());
@@ -298,11 +298,11 @@ pub fn serving() -> bool {
 /// A client that was taken out of its lines: it goes on waiting or is answered, and if a panic forgets it, it is told so.
 pub struct OutOfLine {
     pub ticket: Ticket,
-    waiter: Option<Waiter>,
+    waiter: Option<Claimant>,
 }
 
 impl OutOfLine {
-    pub fn waiter(&self) -> Option<&Waiter> {
+    pub fn waiter(&self) -> Option<&Claimant> {
         self.waiter.as_ref()
     }
 

@@ -110,7 +110,7 @@ pub(super) enum State {
     Gone,
 }
 
-pub(super) struct Waiter {
+pub(super) struct Client {
     handle: Blocked,
     client: u64,
     /// The name of its command as it was sent, and whether a number of keys stands before the first.
@@ -122,9 +122,9 @@ pub(super) struct Waiter {
 }
 
 #[derive(Default)]
-pub(super) struct Waiters {
+pub(super) struct Clients {
     pub(super) last: Ticket,
-    pub(super) by_ticket: HashMap<Ticket, Waiter>,
+    pub(super) by_ticket: HashMap<Ticket, Client>,
     waiting: usize,
     /// Of those who wait: when their time is over, by the monotonic and by the module's clock.
     pub(super) real_ends: BTreeSet<(Micros, Ticket)>,
@@ -140,7 +140,7 @@ pub(super) struct Waiters {
 }
 
 lazy_static! {
-    pub(super) static ref WAITERS: MainThread<Waiters> = MainThread::new(Waiters::default());
+    pub(super) static ref CLIENTS: MainThread<Clients> = MainThread::new(Clients::default());
 }
 
 /// A reply on its way to a client that was blocked.
@@ -173,7 +173,7 @@ pub enum Gives {
 
 /// The next ticket: for an engine that books before the client is blocked.
 pub fn ticket() -> Ticket {
-    WAITERS.with(|w| {
+    CLIENTS.with(|w| {
         w.last += 1;
         w.last
     })
@@ -201,8 +201,8 @@ pub fn block<C: Callbacks>(ctx: Ctx<'_>, newcomer: Newcomer<'_>) {
     };
     let client = ctx.client();
     let waiter =
-        Waiter { handle, client, command: command.into(), counted, waits, end, state: State::Waiting };
-    WAITERS.with(|w| {
+        Client { handle, client, command: command.into(), counted, waits, end, state: State::Waiting };
+    CLIENTS.with(|w| {
         w.waiting += 1;
         match end {
             End::Never => {}
@@ -216,7 +216,7 @@ pub fn block<C: Callbacks>(ctx: Ctx<'_>, newcomer: Newcomer<'_>) {
     }
 }
 
-impl Waiters {
+impl Clients {
     /// The client waits no more: what it is told, if anything, is `state`. False, and nothing is done, if it did not wait.
     pub(super) fn ends(&mut self, ticket: Ticket, state: State) -> bool {
         let Some(waiter) = self.by_ticket.get_mut(&ticket) else { return false };
@@ -236,7 +236,7 @@ impl Waiters {
     /// The handle of a client that was answered, to be given to the server.
     fn handle_of(&mut self, ticket: Ticket) -> Option<Blocked> {
         match self.by_ticket.get_mut(&ticket) {
-            Some(Waiter { handle, state: State::Answered(held), .. }) => {
+            Some(Client { handle, state: State::Answered(held), .. }) => {
                 held.handed = true;
                 Some(*handle)
             }
@@ -244,14 +244,14 @@ impl Waiters {
         }
     }
 
-    pub(super) fn waits(&self, ticket: Ticket) -> Option<&Waiter> {
+    pub(super) fn waits(&self, ticket: Ticket) -> Option<&Client> {
         self.by_ticket.get(&ticket).filter(|w| matches!(w.state, State::Waiting))
     }
 }
 
 /// What a claim that waits is told when its time is over; None: it waits on a limiter, or no more.
 pub fn over(ticket: Ticket) -> Option<OwnedReply> {
-    WAITERS.with(|w| match &w.waits(ticket)?.waits {
+    CLIENTS.with(|w| match &w.waits(ticket)?.waits {
         Waits::Claim { over } => Some(over.clone()),
         Waits::Limiter { .. } => None,
     })
@@ -259,7 +259,7 @@ pub fn over(ticket: Ticket) -> Option<OwnedReply> {
 
 /// The number of the object on which a client waits.
 pub fn object_of(ticket: Ticket) -> Option<u64> {
-    WAITERS.with(|w| match &w.waits(ticket)?.waits {
+    CLIENTS.with(|w| match &w.waits(ticket)?.waits {
         Waits::Limiter { object, .. } => Some(object.id),
         Waits::Claim { .. } => None,
     })
@@ -267,23 +267,23 @@ pub fn object_of(ticket: Ticket) -> Option<u64> {
 
 /// Somebody else tells the client, or nobody can.
 pub fn is_gone(ticket: Ticket) {
-    WAITERS.with(|w| w.ends(ticket, State::Gone));
+    CLIENTS.with(|w| w.ends(ticket, State::Gone));
 }
 
 /// How many clients wait.
 pub fn waiting() -> usize {
-    WAITERS.with(|w| w.waiting)
+    CLIENTS.with(|w| w.waiting)
 }
 
 /// Whether a client still waits under this ticket.
 pub fn waits(ticket: Ticket) -> bool {
-    WAITERS.with(|w| w.waits(ticket).is_some())
+    CLIENTS.with(|w| w.waits(ticket).is_some())
 }
 
 /// Whether the client that waits under this ticket may still have something of this key: its rights may have been taken away meanwhile, or the
 /// key may have got another name.
 pub fn may_have(ctx: Ctx<'_>, ticket: Ticket, key: &[u8]) -> bool {
-    let asked = WAITERS.with(|w| {
+    let asked = CLIENTS.with(|w| {
         let waiter = w.waits(ticket)?;
         let mut argv = vec![OwnedString::new(&waiter.command)];
         if waiter.counted {
@@ -299,7 +299,7 @@ pub fn may_have(ctx: Ctx<'_>, ticket: Ticket, key: &[u8]) -> bool {
 pub fn answer(family: Family, object: Option<Identity>, ticket: Ticket, answer: Answer) {
     let granted = limiter::granted(&answer);
     stats::decision(family, granted);
-    let place = WAITERS.with(|w| match &w.waits(ticket)?.waits {
+    let place = CLIENTS.with(|w| match &w.waits(ticket)?.waits {
         Waits::Limiter { place, .. } if granted => Some(place.clone()),
         _ => None,
     });
@@ -313,7 +313,7 @@ pub fn answer(family: Family, object: Option<Identity>, ticket: Ticket, answer: 
 /// Answers a waiting client; what the reply gives goes back if it does not reach it.
 pub fn send(ticket: Ticket, reply: OwnedReply, gives: Gives) {
     let held = State::Answered(Held { reply, written: false, handed: false, gives });
-    let handle = WAITERS.with(|w| {
+    let handle = CLIENTS.with(|w| {
         if !w.ends(ticket, held) {
             return None;
         }
@@ -341,22 +341,22 @@ fn hands_over_late() -> bool {
 
 /// The server is about to sleep: another turn is over.
 pub fn before_sleep(ctx: Ctx<'_>) {
-    WAITERS.with(|w| w.handed = 0);
+    CLIENTS.with(|w| w.handed = 0);
     for _ in 0..AT_ONCE {
-        let Some(ticket) = WAITERS.with(|w| w.outbox.pop_front()) else { return };
-        if let Some(handle) = WAITERS.with(|w| w.handle_of(ticket)) {
+        let Some(ticket) = CLIENTS.with(|w| w.outbox.pop_front()) else { return };
+        if let Some(handle) = CLIENTS.with(|w| w.handle_of(ticket)) {
             handle.hand_over();
         }
     }
     // It must not sleep long on the rest.
-    if WAITERS.with(|w| !w.outbox.is_empty()) {
+    if CLIENTS.with(|w| !w.outbox.is_empty()) {
         alarm::soon(ctx);
     }
 }
 
 /// Writes the reply of an answered client.
 pub fn write(ctx: Ctx<'_>, ticket: Ticket) {
-    let reply = WAITERS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.state) {
+    let reply = CLIENTS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.state) {
         Some(State::Answered(held)) if !held.written => {
             held.written = true;
             Some(std::mem::replace(&mut held.reply, OwnedReply::Nil))
@@ -374,7 +374,7 @@ struct Unwritten(Ticket, OwnedReply);
 
 impl Drop for Unwritten {
     fn drop(&mut self) {
-        WAITERS.with(|w| {
+        CLIENTS.with(|w| {
             if let Some(State::Answered(held)) = w.by_ticket.get_mut(&self.0).map(|w| &mut w.state) {
                 held.reply = std::mem::replace(&mut self.1, OwnedReply::Nil);
                 held.written = !std::thread::panicking();
@@ -385,13 +385,13 @@ impl Drop for Unwritten {
 
 /// The server lets go of the client's handle: the end, in each case. `gone`: the client had gone before.
 pub fn freed(ticket: Ticket, gone: bool) {
-    let waiter = WAITERS.with(|w| {
+    let waiter = CLIENTS.with(|w| {
         w.ends(ticket, State::Gone);
         w.by_ticket.remove(&ticket)
     });
     // Written straight to the client it has arrived. Where the server was given the handle, newer servers
     // keep the reply beside it until now.
-    if let Some(Waiter { state: State::Answered(held), .. }) = waiter
+    if let Some(Client { state: State::Answered(held), .. }) = waiter
         && (!held.written || gone && held.handed && !hands_over_late())
     {
         give_back(held);

@@ -2,7 +2,7 @@
 
 use super::access::{self, Access};
 use super::claim_waiters;
-use super::clients::{Asked, Decide, Decided, Gives, State, WAITERS, Waits, may_have, send};
+use super::clients::{Asked, CLIENTS, Decide, Decided, Gives, State, Waits, may_have, send};
 use super::deferred::{self, Deferred};
 use crate::engine::object::Object;
 use crate::engine::time::{MS, Micros};
@@ -27,7 +27,7 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
             return send(ticket, OwnedReply::Error(Error::NO_PERMISSION), Gives::Nothing);
         }
         match decide(ctx, &name, Asked::Held(ticket)) {
-            Ok(Decided::Waits(wait)) => WAITERS.with(|w| {
+            Ok(Decided::Waits(wait)) => CLIENTS.with(|w| {
                 if let Some(Waits::Limiter { object, booked, .. }) =
                     w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits)
                 {
@@ -42,7 +42,7 @@ pub fn decide_anew(ctx: Ctx<'_>, ticket: Ticket) {
 
 /// Where a limiter's waiter waits by its own words, and how its command decides.
 fn limiter(ticket: Ticket) -> Option<(Place, Decide)> {
-    WAITERS.with(|w| match &w.waits(ticket)?.waits {
+    CLIENTS.with(|w| match &w.waits(ticket)?.waits {
         Waits::Limiter { place, decide, .. } => Some((place.clone(), decide.clone())),
         Waits::Claim { .. } => None,
     })
@@ -67,7 +67,7 @@ pub fn orphaned<O: Object>(object: &mut O) {
 /// Notes that what a client waits on is gone; false: that was noted before. A flush tells of its objects first and frees them after, and a command that
 /// is decided twice stands in line twice.
 fn bereaved(ticket: Ticket) -> bool {
-    WAITERS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
+    CLIENTS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
         Some(Waits::Limiter { object, .. }) => std::mem::replace(&mut object.id, NO_OBJECT) != NO_OBJECT,
         Some(Waits::Claim { .. }) | None => true,
     })
@@ -75,7 +75,7 @@ fn bereaved(ticket: Ticket) -> bool {
 
 /// The objects of these numbers are flushed. They are not followed any more: who waits on one is told from what is noted here.
 pub fn flushed(objects: &HashSet<u64>) {
-    let mut gone: Vec<(Ticket, Deferred)> = WAITERS.with(|w| {
+    let mut gone: Vec<(Ticket, Deferred)> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
         let gone = waiting.filter_map(|(ticket, w)| match &w.waits {
             Waits::Limiter { object, family, booked, .. } if objects.contains(&object.id) => {
@@ -93,7 +93,7 @@ pub fn flushed(objects: &HashSet<u64>) {
 
 /// Notes whether an object that is due may change now, for those who wait on it.
 pub fn withhold(object: u64, withheld: bool) {
-    WAITERS.with(|w| {
+    CLIENTS.with(|w| {
         if withheld {
             w.withheld.insert(object);
         } else if !w.withheld.is_empty() {
@@ -104,19 +104,19 @@ pub fn withhold(object: u64, withheld: bool) {
 
 /// When the next claim's time is over, on the monotonic clock.
 pub fn next_end() -> Option<Micros> {
-    WAITERS.with(|w| w.real_ends.first().map(|(at, _)| *at))
+    CLIENTS.with(|w| w.real_ends.first().map(|(at, _)| *at))
 }
 
 /// Whether anybody waits until an instant of the module's clock.
 pub fn any_clock_end() -> bool {
-    WAITERS.with(|w| !w.clock_ends.is_empty())
+    CLIENTS.with(|w| !w.clock_ends.is_empty())
 }
 
 /// Tells those whose time is over. A refusal changes nothing, so it can always be said; those whose object may change are told by it, so here they
 /// count only if it may not (`may_change`: whether objects may change at all now).
 pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
     let mono = clock::monotonic();
-    while let Some((ticket, over)) = WAITERS.with(|w| {
+    while let Some((ticket, over)) = CLIENTS.with(|w| {
         let (_, ticket) = *w.real_ends.first().filter(|(at, _)| *at <= mono)?;
         match &w.by_ticket.get(&ticket)?.waits {
             Waits::Claim { over } => Some((ticket, over.clone())),
@@ -129,7 +129,7 @@ pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
     let now = clock::now();
     // Those whose object is gone are decided anew by a deferred task; until then nobody else tells them.
     let bereaved = deferred::any();
-    let due: Vec<Ticket> = WAITERS.with(|w| {
+    let due: Vec<Ticket> = CLIENTS.with(|w| {
         if may_change && w.withheld.is_empty() && !bereaved {
             return Vec::new();
         }
@@ -151,7 +151,7 @@ pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
 
 /// What a limiter's waiter is told whose time was cut short.
 pub fn refusal(ctx: Ctx<'_>, ticket: Ticket) -> OwnedReply {
-    let Some((place, decide, object)) = WAITERS.with(|w| match &w.waits(ticket)?.waits {
+    let Some((place, decide, object)) = CLIENTS.with(|w| match &w.waits(ticket)?.waits {
         Waits::Limiter { place, decide, object, .. } => Some((place.clone(), decide.clone(), object.id)),
         Waits::Claim { .. } => None,
     }) else {
@@ -182,7 +182,7 @@ fn is_ours(ctx: Ctx<'_>, place: &Place) -> bool {
 
 /// A waiter is leaving: out of its line, bookings back.
 pub fn depart(ticket: Ticket) {
-    let object = WAITERS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
+    let object = CLIENTS.with(|w| match &w.by_ticket.get(&ticket)?.waits {
         Waits::Limiter { object, .. } => Some(object.id),
         Waits::Claim { .. } => None,
     });
@@ -194,7 +194,7 @@ pub fn depart(ticket: Ticket) {
 
 /// Those who wait at a key of which `away` says why are told that, and wait no more. What they had booked is part of what the key's new owner decides on.
 pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
-    let waiting: Vec<Ticket> = WAITERS.with(|w| {
+    let waiting: Vec<Ticket> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
         waiting.map(|(ticket, _)| *ticket).collect()
     });
@@ -211,7 +211,7 @@ pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
 /// This server has become a replica: nobody who waits now is served by it any more. The server tells them; whom it passes over is told by
 /// [`tell_role_lost`], a little later.
 pub fn role_lost() {
-    WAITERS.with(|w| w.role_lost = (w.last, clock::monotonic()));
+    CLIENTS.with(|w| w.role_lost = (w.last, clock::monotonic()));
 }
 
 /// See [`role_lost`]. True when it is still to be seen whom the server tells.
@@ -219,7 +219,7 @@ pub fn tell_role_lost() -> bool {
     /// A failover takes its time to end, and only then Valkey tells who is to go where.
     const PATIENCE: Micros = 2_000 * MS;
     let now = clock::monotonic();
-    let (left, over) = WAITERS.with(|w| {
+    let (left, over) = CLIENTS.with(|w| {
         let (upto, at) = w.role_lost;
         let before = w.by_ticket.iter().filter(|(t, w)| **t <= upto && matches!(w.state, State::Waiting));
         let left: Vec<Ticket> = before.map(|(t, _)| *t).collect();

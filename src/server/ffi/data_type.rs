@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread::ThreadId;
 
 /// Where a value lives: database and key.
-pub type Place<'p> = (i32, &'p [u8]);
+pub type Address<'p> = (i32, &'p [u8]);
 
 /// What a key of ours points to, and what the server asks of it.
 pub trait DataType: Sized + 'static {
@@ -31,7 +31,7 @@ pub trait DataType: Sized + 'static {
     /// Reads a value; None: the payload is damaged.
     fn load(input: &Reader) -> Option<Self>;
     /// A value was loaded into a key.
-    fn loaded(&self, place: Place<'_>);
+    fn loaded(&self, address: Address<'_>);
     /// Writes the commands that make the value.
     fn rewrite(&self, out: &Aof<'_>);
     /// All its bytes.
@@ -42,11 +42,11 @@ pub trait DataType: Sized + 'static {
     /// How many allocations freeing it takes, roughly.
     fn effort(&self) -> usize;
     /// The value is taken out of its key; what comes of it is not said. The key may be not known.
-    fn unlink(&self, place: Option<Place<'_>>);
+    fn unlink(&self, address: Option<Address<'_>>);
     /// An equal value for another key; `from`: the database it is copied from.
     fn copy(&self, from: i32) -> Self;
     /// The copy has its address.
-    fn copied(&self, to: Place<'_>);
+    fn copied(&self, to: Address<'_>);
     /// Hands large blocks to `relocate` from `cursor` on until `stop` says so. The cursor to go on with,
     /// or None when all was seen.
     fn defrag(
@@ -204,7 +204,7 @@ unsafe extern "C" fn free<T: DataType>(of: *mut c_void) {
 
 /// # Safety
 /// `key` is null or a live string for `'p`.
-unsafe fn place<'p>(db: c_int, key: *const raw::RedisModuleString) -> Option<Place<'p>> {
+unsafe fn address<'p>(db: c_int, key: *const raw::RedisModuleString) -> Option<Address<'p>> {
     // SAFETY: by the contract.
     (!key.is_null()).then(|| (db, unsafe { Str::new(key.cast_mut()).bytes() }))
 }
@@ -215,7 +215,7 @@ unsafe extern "C" fn unlink<T: DataType>(opt: *mut raw::RedisModuleKeyOptCtx, of
             // SAFETY: a hook's value; the handle is live for the hook, and so is its key name.
             unsafe {
                 let db = rm!(RedisModule_GetDbIdFromOptCtx(opt));
-                value::<T>(of).unlink(place(db, rm!(RedisModule_GetKeyNameFromOptCtx(opt))));
+                value::<T>(of).unlink(address(db, rm!(RedisModule_GetKeyNameFromOptCtx(opt))));
             }
         },
         || (),
@@ -232,7 +232,7 @@ unsafe extern "C" fn copy<T: DataType>(
             unsafe {
                 let from = rm!(RedisModule_GetDbIdFromOptCtx(opt));
                 let db = rm!(RedisModule_GetToDbIdFromOptCtx(opt));
-                let to = place(db, rm!(RedisModule_GetToKeyNameFromOptCtx(opt)));
+                let to = address(db, rm!(RedisModule_GetToKeyNameFromOptCtx(opt)));
                 let copy = Box::new(value::<T>(of).copy(from));
                 to.into_iter().for_each(|to| copy.copied(to));
                 Box::into_raw(copy).cast()

@@ -16,7 +16,7 @@ use crate::engine::journal::{Blob, Journal};
 use crate::engine::object::{Object, apply_batch};
 use crate::server::blocking::{claim_waiters, ends};
 use crate::server::ffi::context::Ctx;
-use crate::server::ffi::data_type::{DataType, Place, register as create, register_with};
+use crate::server::ffi::data_type::{Address, DataType, register as create, register_with};
 use crate::server::ffi::rdb::{Aof, Digest, Reader, Writer};
 use crate::server::replication::{fencing, trust};
 use crate::server::stats;
@@ -121,7 +121,7 @@ impl<O: Object> DataType for Value<O> {
         Some(value)
     }
 
-    fn loaded(&self, (db, key): Place<'_>) {
+    fn loaded(&self, (db, key): Address<'_>) {
         if let Some(at) = wake(&self.object, clock::now()) {
             due_index::loaded(O::FAMILY, self.identity(), at, || (db, key.into()));
         }
@@ -162,11 +162,11 @@ impl<O: Object> DataType for Value<O> {
         if self.object.waiting() > 0 { 1 } else { self.object.effort() }
     }
 
-    fn unlink(&self, place: Option<Place<'_>>) {
+    fn unlink(&self, address: Option<Address<'_>>) {
         // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
         on_its_way();
         due_index::forget(self.id);
-        if let (true, Some((db, key))) = (O::FAMILY.queue(), place) {
+        if let (true, Some((db, key))) = (O::FAMILY.queue(), address) {
             claim_waiters::look_again(db, key);
         }
     }
@@ -179,7 +179,7 @@ impl<O: Object> DataType for Value<O> {
         copy
     }
 
-    fn copied(&self, (db, key): Place<'_>) {
+    fn copied(&self, (db, key): Address<'_>) {
         schedule(self, clock::now(), || (db, key.into()));
     }
 

@@ -10,7 +10,7 @@ use crate::engine::queue::{Delivery, Queue, Receipt};
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;
 use crate::server::blocking::claim_waiters::{
-    self, Ask, Next, OutOfLine, Serving, Turns, Waiter, Wrap, is_line, look_again, nobody, take_first,
+    self, Ask, Claimant, Next, OutOfLine, Serving, Turns, Wrap, is_line, look_again, nobody, take_first,
 };
 use crate::server::blocking::clients::{self, Gives};
 use crate::server::cluster::migration;
@@ -59,7 +59,7 @@ fn follow(ctx: Ctx<'_>, follow_up: FollowUp) {
 
 /// Puts a client at the end of the lines of `keys`, in the database of the context.
 pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: Wrap) {
-    claim_waiters::enter(ticket, Waiter { db: ctx.db(), keys: keys.clone(), ask, wrap });
+    claim_waiters::enter(ticket, Claimant { db: ctx.db(), keys: keys.clone(), ask, wrap });
     // From here on a change of type is noticed; and if only tokens are awaited, the timer is told.
     for key in keys {
         serve(ctx, &key);
@@ -142,7 +142,7 @@ fn first(
 }
 
 /// Claims from one key for a client that is out of its lines; true if it was told something.
-fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Waiter, db: i32, key: &[u8]) -> bool {
+fn claim(ctx: Ctx<'_>, ticket: Ticket, waiter: &Claimant, db: i32, key: &[u8]) -> bool {
     let name = OwnedString::new(key);
     let Ok(mut opened) = Opened::<Queue>::named(ctx, &name) else { return false };
     let Some(object) = opened.identity() else { return false };
