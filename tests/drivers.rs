@@ -52,12 +52,28 @@ fn queues_answer_as_their_model() {
 }
 
 /// A server that does one thing of what is due at a time and puts the rest off: compared whenever nothing is put off.
+fn in_the_smallest_pieces(engine: &Engine) -> Server {
+    let least = [("sluice.due-per-command", "1"), ("sluice.tick-budget-us", "50")];
+    least.iter().fold(Server::builder(engine), |b, (name, value)| b.option(name, value)).start()
+}
+
+#[test]
+fn limiters_answer_as_their_model_in_the_smallest_pieces() {
+    each_in_turn(in_every_form, |engine| {
+        let server = in_the_smallest_pieces(engine);
+        for (first_seed, options) in [(800_000, ""), (900_000, "--back")] {
+            let model = Model::start("limiter_model.py", &[]);
+            let (seed, rounds) = (seed() + first_seed, 8 * scale() / share(engine));
+            let arguments = format!("-s {seed} -r {rounds} --warm --cl --pieces {options}");
+            play("limiters.py", &model, &server, &arguments);
+        }
+    });
+}
+
 #[test]
 fn queues_answer_as_their_model_in_the_smallest_pieces() {
     each_in_turn(on_every_engine, |engine| {
-        let least = [("sluice.due-per-command", "1"), ("sluice.tick-budget-us", "50")];
-        let server =
-            least.iter().fold(Server::builder(engine), |b, (name, value)| b.option(name, value)).start();
+        let server = in_the_smallest_pieces(engine);
         for (first_seed, options) in [(800_000, "--mblock"), (900_000, "--mblock --jump")] {
             let model = Model::start("queue_model.py", &["-p"]);
             let (seed, count) = (seed() + first_seed, 1500 * scale());

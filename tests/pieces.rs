@@ -1,7 +1,7 @@
 //! Very much that is due at once: a command does a bounded part of it and decides right all the same, the timer does the rest; and replies that
 //! would be very long.
 
-use crate::common::{Reply, eventually};
+use crate::common::{Reply, Server, eventually, on_every_engine, wait_until_equal};
 
 use crate::common::stage::{Stage, on_stage, on_stage_alone, on_stage_alone_with, payloads, receipt, wall};
 
@@ -121,6 +121,135 @@ fn keys_take_turns() {
         for key in ["a", "b", "c"] {
             assert_eq!(s.ready(key), "5000");
         }
+    });
+}
+
+// ---------------------------------------------------------------- limiters
+
+/// So many permits, taken an hour ago by the real clock, where the test clock stands; all leases end at one instant.
+fn held(s: &mut Stage, n: usize) -> Vec<String> {
+    s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
+    s.run(&format!("SEM.SET s {n} LEASE 1000"));
+    (0..n).map(|_| number(&s.run("SEM.ACQUIRE s"), 4)).collect()
+}
+
+/// An element of a reply.
+fn number(reply: &Reply, place: usize) -> String {
+    let Reply::Array(fields) = reply else { panic!("not a list: {reply}") };
+    fields[place].to_string()
+}
+
+#[test]
+fn leases_that_are_over_are_taken_away_in_pieces_and_are_over_all_the_same() {
+    on_stage_alone(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        let receipts = held(s, 100);
+        // Within a transaction the timer cannot come in between.
+        for line in [
+            "MULTI",
+            "SLUICE.CLOCK REAL",
+            "SEM.PEEK s COUNT 100",
+            &format!("SEM.RENEW s 1000 {}", receipts[99]),
+            &format!("SEM.RELEASE s {}", receipts[98]),
+            "SEM.ACQUIRE s COUNT 60 LEASE 600000",
+            "SEM.ACQUIRE s COUNT 60",
+            "SEM.HOLDERS s",
+            "SEM.INFO s",
+        ] {
+            s.run(line);
+        }
+        let Reply::Array(replies) = s.run("EXEC") else { panic!("not executed") };
+        let shown: Vec<String> = replies.iter().map(ToString::to_string).collect();
+        assert_eq!(shown[1..4], ["[100, 100, 0, 0, nil]", "[0]", "[0]"]);
+        assert_eq!((number(&replies[4], 0), number(&replies[4], 2)), ("60".into(), "40".into()));
+        assert_eq!((number(&replies[5], 0), number(&replies[5], 2)), ("0".into(), "40".into()));
+        assert!(number(&replies[5], 3).parse::<i64>().unwrap() > 590_000, "{}", shown[5]);
+        assert_eq!(shown[6].matches(number(&replies[4], 4).as_str()).count(), 1, "{}", shown[6]);
+        assert!(shown[7].contains("\"held\", 60") && shown[7].contains("\"timed_out\", 70"), "{}", shown[7]);
+        eventually("all to be done", || s.field("work_pending") == 0);
+        let info = s.shown("SEM.INFO s");
+        assert!(info.contains("\"held\", 60") && info.contains("\"timed_out\", 100"), "{info}");
+        assert_eq!(s.field("panics_caught"), 0);
+    });
+}
+
+#[test]
+fn a_gates_leases_and_a_buckets_holds_are_put_off_likewise() {
+    on_stage_alone(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
+        s.run("GATE.SET g STAGE slots SEM 100 LEASE 1000");
+        s.run("TB.SET t 100 1 31622400000");
+        let receipts: Vec<String> = (0..100).map(|_| number(&s.run("GATE.PASS g"), 4)).collect();
+        let holds: Vec<String> =
+            (0..100).map(|_| number(&s.run("TB.HOLD t TTL 1000 ONEXPIRE REFUND"), 6)).collect();
+        for line in [
+            "MULTI",
+            "SLUICE.CLOCK REAL",
+            &format!("GATE.LEAVE g {}", receipts[99]),
+            "GATE.PASS g",
+            "TB.TAKE t COST 100",
+            "TB.TAKE t COST 1",
+        ] {
+            s.run(line);
+        }
+        let Reply::Array(replies) = s.run("EXEC") else { panic!("not executed") };
+        assert_eq!(replies[1].to_string(), "[0]");
+        assert_eq!((number(&replies[2], 0), number(&replies[3], 0)), ("1".into(), "100".into()));
+        assert_eq!(number(&replies[4], 0), "0");
+        assert!(s.error(&format!("TB.SETTLE t {} 0", holds[99])).contains("hold"));
+        eventually("all to be done", || s.field("work_pending") == 0);
+        assert!(s.shown("TB.INFO t").contains("\"remaining\", 0"), "nothing came back twice");
+        assert_eq!(number(&s.run("GATE.PEEK g"), 0), "1");
+    });
+}
+
+#[test]
+fn what_is_put_off_on_limiters_goes_on_at_a_replica_and_after_a_reload() {
+    on_every_engine(|engine| {
+        let builder = || Server::builder(engine).option("sluice.tick-budget-us", "50");
+        let (mut s, replica) = (Stage::on(builder().start()), builder().start());
+        replica.replica_of(&s.server);
+        s.run("CONFIG SET sluice.due-per-command 10");
+        held(&mut s, 5_000);
+        s.run("TB.SET t 5000 1 31622400000");
+        for _ in 0..5_000 {
+            s.run("TB.HOLD t TTL 1000 ONEXPIRE REFUND");
+        }
+        // The timer comes after all of these.
+        s.at_once(&[
+            "MULTI",
+            "SLUICE.CLOCK REAL",
+            "SEM.ACQUIRE s LEASE 600000",
+            "TB.TAKE t COST 5000",
+            "EXEC",
+            "DEBUG RELOAD",
+        ]);
+        eventually("all to be done", || s.field("work_pending") == 0);
+        let info = s.shown("SEM.INFO s");
+        assert!(info.contains("\"held\", 1,") && info.contains("\"free\", 4999"), "{info}");
+        assert!(s.shown("TB.INFO t").contains("\"remaining\", 0, \"debt\", 0"), "nothing came back twice");
+        wait_until_equal(&s.server, &replica);
+        let mut replica = Stage::on(replica);
+        replica.run("REPLICAOF NO ONE");
+        assert!(replica.shown("SEM.INFO s").contains("\"held\", 1,"));
+    });
+}
+
+#[test]
+fn a_long_line_is_told_in_pieces() {
+    on_stage(|s| {
+        s.run("CONFIG SET sluice.due-per-command 8");
+        s.run("SEM.SET s 1");
+        s.run("SEM.ACQUIRE s");
+        let mut clients: Vec<_> = (0..40).map(|_| s.waiter("SEM.ACQUIRE s BLOCK 600000")).collect();
+        s.run("SEM.SET s 41");
+        // Whoever comes now comes after them.
+        assert_eq!(number(&s.run("SEM.ACQUIRE s"), 0), "0");
+        s.run("SLUICE.CLOCK REAL");
+        let told: Vec<i64> = clients.iter_mut().map(|c| number(&c.told(), 4).parse().unwrap()).collect();
+        assert!(told.is_sorted(), "{told:?}");
+        assert_eq!(s.field("panics_caught"), 0);
     });
 }
 

@@ -31,9 +31,6 @@ pub trait Object: Sized + Send + 'static {
     /// follows. At most 8.
     const EVENTS: &'static [Option<&'static CStr>] = &[];
 
-    /// Whether its commands decide right while part of what is due on it is put off. If not, each first applies all.
-    const PUTS_OFF: bool = false;
-
     /// One absolute change, decoded and checked against the object it is for.
     type Effect;
 
@@ -85,8 +82,15 @@ pub trait Object: Sized + Send + 'static {
     /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
 
-    /// Those who waited on the object and can be answered now, in order; each is forgotten by being told.
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+    /// Does so much of what [`Object::settle`] has left as decisions at `now` rest on, whatever it is: no more than grows with the clients that wait.
+    fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
+        let _ = (now, journal);
+    }
+
+    /// Those who waited on the object and can be answered now, in order, at most `most`; each is forgotten by being told. While some are left
+    /// [`Object::next_event`] is [`AT_ONCE`].
+    fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
+        let _ = most;
         Vec::new()
     }
 

@@ -6,6 +6,7 @@
 
 use super::gate::pass::Pass;
 use super::semaphore::Permit;
+use std::collections::VecDeque;
 
 /// Names a blocked client, rising in order of arrival over the whole server.
 pub type Ticket = u64;
@@ -21,4 +22,13 @@ pub enum Answer {
     Pass(Box<Pass>),
     /// Its limit was left out, and nobody knows one any more: the error.
     NoLimits,
+}
+
+/// Takes at most `most` of those who can be told, the first first.
+pub(super) fn first_of(answers: &mut VecDeque<(Ticket, Answer)>, most: usize) -> Vec<(Ticket, Answer)> {
+    if most >= answers.len() {
+        // Nor does the room stay that thousands took.
+        return std::mem::take(answers).into();
+    }
+    answers.drain(..most).collect()
 }

@@ -37,6 +37,11 @@ class Run(fuzz_limiters.Run):
         PRODUCT.clock(0)
         super().begin()
 
+    def waiting(self):
+        if FORM.o.pieces:
+            self.b.conn("main").call("SLUICE.CLOCK", "SET", fuzz_limiters.T0 + self.now)
+        super().waiting()
+
     def step(self, step):
         do = step.get("do", [None])
         if "clock" in step and not (step["clock"] < self.now and self.blocked):

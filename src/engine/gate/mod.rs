@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - A pass is judged by all stages before it is charged by any (see [`pass`]); refused, it leaves no more than a bucket's refusal may.
-//! - Permits are leases as a semaphore's (see [`super::semaphore`]): over at their instant, ended in the order of time.
+//! - Permits are leases as a semaphore's (see [`super::semaphore`]): over at their instant, whether or not they were taken away, which the timer may do later.
 //! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
 //! - While somebody waits a newcomer is refused or joins the line. The first in line is tried whenever a lease ends, one leaves, the gate
 //!   is set, and at `retry_at`, when the stages as they stand would let it through.
@@ -14,6 +14,7 @@
 mod effect;
 mod object;
 pub mod pass;
+mod settle;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use super::time::{MAX_INSTANT, MS, Micros};
 use super::waiting::{Answer, Ticket};
 use pass::{Look, Name, Pass, Row};
 use stage::{Stage, State};
+use std::collections::VecDeque;
 
 /// The most stages a gate may have.
 pub const MAX_STAGES: usize = 16;
@@ -37,6 +39,7 @@ pub const MAX_NAME: usize = 512;
 
 /// See the head of the file.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Gate {
     stages: Vec<Stage>,
     permits: Permits,
@@ -44,7 +47,7 @@ pub struct Gate {
     /// When the first in line is to be tried again, and when it was last tried.
     retry_at: Micros,
     tried_at: Micros,
-    answers: Vec<(Ticket, Answer)>,
+    answers: VecDeque<(Ticket, Answer)>,
     granted: i64,
     refused: i64,
 }
@@ -78,7 +81,7 @@ pub struct StageInfo {
 impl Gate {
     /// `GATE.SET`: the stages, in order; those whose name and kind stay keep their level. The names are unique, at most one is a semaphore.
     pub fn set(&mut self, stages: &[(&[u8], Config)], now: Micros, journal: &mut Journal) {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let old = |name: &[u8], kind| self.stages.iter().find(|s| *s.name == *name && s.state.kind() == kind);
         let new: Vec<_> = stages
             .iter()
@@ -87,13 +90,13 @@ impl Gate {
         let same = new.len() == self.stages.len() && new.iter().zip(&self.stages).all(|(a, b)| a.equals(b));
         if !same {
             self.commit(Effect::Set { stages: new }, journal);
-            self.serve(now, now, usize::MAX, journal);
+            self.serve_now(now, journal);
         }
     }
 
     /// `GATE.PASS`.
     pub fn pass(&mut self, cost: i64, maxwait_ms: Option<i64>, now: Micros, journal: &mut Journal) -> Pass {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let looks = self.looks(None, cost, maxwait_ms, now);
         let pass = Pass::judge(&looks, cost);
         self.finish(pass, &looks, cost, now, journal)
@@ -110,7 +113,7 @@ impl Gate {
         now: Micros,
         journal: &mut Journal,
     ) -> Option<Pass> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let looks = self.looks(None, cost, maxwait_ms, now);
         let pass = Pass::judge(&looks, cost);
         let too_long = |l: &Look| !l.gives_permit() && l.retry() > block_ms;
@@ -259,9 +262,9 @@ impl Gate {
 
     /// `GATE.LEAVE`: for each receipt 1 (released) or 0 (not held).
     pub fn leave(&mut self, receipts: &[u64], now: Micros, journal: &mut Journal) -> Vec<i64> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let replies = receipts.iter().map(|receipt| {
-            let held = self.permits.get(*receipt).is_some();
+            let held = self.permits.running(*receipt).is_some();
             if held {
                 self.commit(Effect::Ended { receipt: *receipt }, journal);
             }
@@ -269,7 +272,7 @@ impl Gate {
         });
         let replies: Vec<i64> = replies.collect();
         if replies.contains(&1) {
-            self.serve(now, now, usize::MAX, journal);
+            self.serve_now(now, journal);
         }
         replies
     }
@@ -328,59 +331,9 @@ impl Gate {
                 break;
             }
             self.line.remove(ticket);
-            self.answers.push((ticket, Answer::Pass(Box::new(pass))));
+            self.answers.push_back((ticket, Answer::Pass(Box::new(pass))));
             steps += 1;
         }
         steps
-    }
-
-    /// Does what is due at `now`, instant by instant, at most about `most` steps; true when nothing due is left.
-    fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        let mut left = most;
-        if now < self.tried_at && self.line.len() > 0 {
-            // The clock stepped back: what was reckoned ahead is no longer so.
-            self.try_again_after(0, now);
-            left -= self.serve(now, now, left, journal);
-        }
-        while let Some(instant) = self.next_instant().filter(|t| *t <= now && left > 0) {
-            while let Some((_, receipt)) =
-                self.permits.first_end().filter(|(end, _)| *end <= instant && left > 0)
-            {
-                self.commit(Effect::Ended { receipt }, journal);
-                left -= 1;
-            }
-            // What is cut short here is tried again: the line's first is due at once then.
-            self.retry_at = self.retry_at.min(instant);
-            left -= self.serve(instant, now, left, journal);
-            if left > 0
-                && let Some((_, ticket)) = self.line.first_end().filter(|(end, _)| *end <= instant)
-            {
-                self.time_out(ticket, instant, journal);
-                left -= 1;
-                left -= self.serve(instant, now, left, journal);
-            }
-        }
-        if left > 0 {
-            // `retry_at` counts in whole ms: what is there a little sooner serves whoever comes to wait, before a newcomer.
-            left -= self.serve(now, now, left, journal);
-        }
-        left > 0
-    }
-
-    fn time_out(&mut self, ticket: Ticket, at: Micros, journal: &mut Journal) {
-        let Some(waiter) = self.line.get(ticket).copied() else {
-            return;
-        };
-        let looks = self.looks_from(Some(ticket), None, waiter.cost, waiter.maxwait_ms, at);
-        let pass = Pass::judge(&looks, waiter.cost);
-        self.refuse(&looks, at, journal);
-        self.line.remove(ticket);
-        self.answers.push((ticket, Answer::Pass(Box::new(pass))));
-    }
-
-    fn next_instant(&self) -> Option<Micros> {
-        let end = self.permits.first_end().map(|(end, _)| end);
-        let timeout = self.line.first_end().map(|(end, _)| end);
-        [end, timeout, timeout.map(|_| self.retry_at)].into_iter().flatten().min()
     }
 }

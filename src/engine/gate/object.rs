@@ -12,7 +12,8 @@ use crate::engine::leaky::Leaky;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::semaphore::Lease;
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket};
+use crate::engine::waiting::{Answer, Ticket, first_of};
+use std::collections::VecDeque;
 use std::ffi::CStr;
 
 impl Gate {
@@ -60,7 +61,7 @@ impl Object for Gate {
             line: Line::default(),
             retry_at: 0,
             tried_at: 0,
-            answers: Vec::new(),
+            answers: VecDeque::new(),
             granted: 0,
             refused: 0,
         }
@@ -104,14 +105,18 @@ impl Object for Gate {
         self.end_due(now, most, journal)
     }
 
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
-        std::mem::take(&mut self.answers)
+    fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
+        self.advance(now, usize::MAX, journal);
+    }
+
+    fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
+        first_of(&mut self.answers, most)
     }
 
     fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         if self.line.remove(ticket).is_some() {
-            self.serve(now, now, usize::MAX, journal);
+            self.serve_now(now, journal);
         }
     }
 
@@ -134,7 +139,7 @@ impl Object for Gate {
 
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told: Vec<_> =
-            self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();
+            self.answers.drain(..).map(|(ticket, answer)| (ticket, Some(answer))).collect();
         told.extend(self.line.drain().map(|(ticket, _)| (ticket, None)));
         told
     }
@@ -150,7 +155,8 @@ impl Object for Gate {
     fn memory(&self) -> usize {
         let names: usize = self.stages.iter().map(|s| block(s.name.len())).sum();
         let stages = block(self.stages.capacity() * size_of::<Stage>()) + names;
-        size_of::<Self>() + stages + self.permits.memory() + self.line.memory()
+        let answers = self.answers.capacity() * size_of::<(Ticket, Answer)>();
+        size_of::<Self>() + stages + self.permits.memory() + self.line.memory() + answers
     }
 
     fn effort(&self) -> usize {

@@ -1,5 +1,7 @@
 //! The gate against a naive twin put together from those of its stages; every history is also folded through its carried effects.
 
+mod lagging;
+
 use super::*;
 use crate::engine::bucket::Policy;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
@@ -23,6 +25,17 @@ enum Setting {
     Bucket(Three, i64),
     Leaky(Three),
     Permits(i64, i64),
+}
+
+impl Setting {
+    fn config(&self) -> Config {
+        let limits = |(c, t, p): Three| Limits::new(c, t, p).unwrap();
+        match *self {
+            Setting::Bucket(l, warmup) => Config::Bucket { limits: limits(l), warmup },
+            Setting::Leaky(l) => Config::Leaky { limits: limits(l) },
+            Setting::Permits(limit, lease) => Config::Permits { limit, lease },
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -283,7 +296,7 @@ impl Bench {
     fn compare_answers(&mut self) {
         let told: Vec<(Ticket, Pass)> = self
             .o
-            .answers()
+            .answers(usize::MAX)
             .into_iter()
             .map(|(ticket, a)| match a {
                 Answer::Pass(p) => (ticket, *p),
@@ -307,17 +320,7 @@ impl Bench {
         match act {
             Act::Step(_) => {}
             Act::Set(stages) => {
-                let limits = |(c, t, p): Three| Limits::new(c, t, p).unwrap();
-                let configs = stages.iter().map(|(name, s)| {
-                    (
-                        name.as_bytes(),
-                        match *s {
-                            Setting::Bucket(l, warmup) => Config::Bucket { limits: limits(l), warmup },
-                            Setting::Leaky(l) => Config::Leaky { limits: limits(l) },
-                            Setting::Permits(limit, lease) => Config::Permits { limit, lease },
-                        },
-                    )
-                });
+                let configs = stages.iter().map(|(name, s)| (name.as_bytes(), s.config()));
                 self.o.set(&configs.collect::<Vec<_>>(), now, j);
                 self.twin.set(&stages, now);
             }
@@ -475,9 +478,9 @@ fn nobody_overtakes_those_who_wait() {
     assert_eq!(o.pass_or_wait(1, None, 60_000, 2, T0, j), None);
     assert_eq!(o.next_event(), Some(T0 + 3_000_000));
     assert!(o.settle(T0 + 3_000_000, usize::MAX, j));
-    assert_eq!(o.answers().into_iter().map(|a| a.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(o.answers(usize::MAX).into_iter().map(|a| a.0).collect::<Vec<_>>(), [1]);
     assert_eq!(o.next_event(), Some(T0 + 4_000_000));
     assert!(o.settle(T0 + 4_000_000, usize::MAX, j));
-    assert_eq!(o.answers().into_iter().map(|a| a.0).collect::<Vec<_>>(), [2]);
+    assert_eq!(o.answers(usize::MAX).into_iter().map(|a| a.0).collect::<Vec<_>>(), [2]);
     assert_eq!(o.orphans(), []);
 }

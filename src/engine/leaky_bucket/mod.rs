@@ -7,6 +7,7 @@
 //!
 //! Invariants:
 //! - A refused call changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
+//! - What is due is that clients may go on, and each of them is connected: that is all done before the next decision, and told in pieces.
 //! - The instant at which a waiting client goes on is fixed when it is admitted. If it goes away before, its place is given back, which
 //!   helps later comers only.
 //! - A plain bucket (unpinned, nobody waits) has no extras: 40 bytes, no allocation of its own.
@@ -24,7 +25,7 @@ use super::journal::Journal;
 use super::leaky::Leaky;
 use super::time::{MAX_INSTANT, MS, Micros};
 use super::waiting::{Answer, Ticket};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the head of the file.
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ struct Extras {
     /// Units inside that need more than 64 bits.
     wide: Option<i128>,
     line: Line,
-    answers: Vec<(Ticket, Answer)>,
+    answers: VecDeque<(Ticket, Answer)>,
     granted: i64,
     refused: i64,
 }
@@ -365,7 +366,7 @@ impl LeakyBucket {
                 return true;
             };
             if let Some(place) = extras.line.remove(ticket) {
-                extras.answers.push((ticket, Answer::Six([place.cost, all, free, 0, 0, drained])));
+                extras.answers.push_back((ticket, Answer::Six([place.cost, all, free, 0, 0, drained])));
             }
         }
         extras.line.by_end.first().is_none_or(|(until, _)| *until > now)

@@ -8,9 +8,9 @@ use crate::engine::fencing::Fencing;
 use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket};
+use crate::engine::waiting::{Answer, Ticket, first_of};
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 
@@ -115,18 +115,26 @@ impl Object for LeakyBucket {
     }
 
     fn next_event(&self) -> Option<Micros> {
-        self.extras.as_ref()?.line.by_end.first().map(|(until, _)| *until)
+        let extras = self.extras.as_ref()?;
+        if !extras.answers.is_empty() {
+            return Some(AT_ONCE);
+        }
+        extras.line.by_end.first().map(|(until, _)| *until)
     }
 
     fn settle(&mut self, now: Micros, most: usize, _journal: &mut Journal) -> bool {
         self.serve(now, most)
     }
 
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+    fn catch_up(&mut self, now: Micros, _journal: &mut Journal) {
+        self.serve(now, usize::MAX);
+    }
+
+    fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
         let Some(extras) = &mut self.extras else {
             return Vec::new();
         };
-        let told = std::mem::take(&mut extras.answers);
+        let told = first_of(&mut extras.answers, most);
         if !told.is_empty() {
             self.drop_idle_extras();
         }
@@ -160,7 +168,7 @@ impl Object for LeakyBucket {
     }
 
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
-        let mut told = self.answers();
+        let mut told = self.answers(usize::MAX);
         told.extend(self.dismiss());
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
     }
@@ -187,7 +195,7 @@ impl Object for LeakyBucket {
             block(size_of::<Extras>())
                 + tree(places, size_of::<(Ticket, Place)>())
                 + tree(places, size_of::<(Micros, Ticket)>())
-                + e.answers.len() * size_of::<(Ticket, Answer)>()
+                + e.answers.capacity() * size_of::<(Ticket, Answer)>()
         });
         size_of::<Self>() + extras
     }

@@ -24,8 +24,6 @@ impl Object for Queue {
         Some(c"rq.claim"),
     ];
 
-    const PUTS_OFF: bool = true;
-
     type Effect = Effect;
 
     fn blank() -> Self {

@@ -114,19 +114,20 @@ impl Ends {
         block.entries.get(block.entries.partition_point(|end| end.key() < later)).map(|end| end.at)
     }
 
-    /// How many permits are back by the leases that end at `now` or before.
-    pub(super) fn back_until(&self, now: Micros) -> i64 {
-        if self.first().is_none_or(|(at, _)| at > now) {
-            return 0;
-        }
-        let b = self.find((now, u64::MAX));
-        let whole: i64 = self.blocks.iter().take(b).map(|block| block.count).sum();
-        let in_part = self.blocks.get(b).into_iter().flat_map(|block| &block.entries);
-        whole + in_part.take_while(|end| end.at <= now).map(|end| end.count).sum::<i64>()
+    /// How many permits are back by the leases that end after `from` and at `to` or before.
+    pub(super) fn back_between(&self, from: Micros, to: Micros) -> i64 {
+        let (after, last) = ((from, u64::MAX), (to, u64::MAX));
+        let (first, end) = (self.find(after), self.find(last));
+        let part = |b: usize, (at, receipt): (Micros, u64)| {
+            let before = self.blocks.get(b).into_iter().flat_map(|block| &block.entries);
+            before.take_while(|end| end.key() <= (at, receipt)).map(|end| end.count).sum::<i64>()
+        };
+        let whole = self.blocks.get(first..end).into_iter().flatten().map(|block| block.count).sum::<i64>();
+        if from < to { whole + part(end, last) - part(first, after) } else { 0 }
     }
 
-    /// When the leases that end first have given back `count` permits (1 or more); None: all of
-    /// them together do not.
+    /// When the leases that end first have given back `count` permits (1 or more), those that are
+    /// over already among them; None: all of them together do not.
     pub(super) fn back(&self, count: i64) -> Option<Micros> {
         let mut left = count;
         for block in &self.blocks {
@@ -185,7 +186,11 @@ mod tests {
             let total: i64 = naive.values().sum();
             for now in [0, 1, 100, 250, 399, 1_000] {
                 let back: i64 = naive.iter().filter(|((at, _), _)| *at <= now).map(|(_, n)| n).sum();
-                prop_assert_eq!(ends.back_until(now), back);
+                prop_assert_eq!(ends.back_between(Micros::MIN, now), back);
+                for from in [-1, 0, 99, 100, 250, 2_000] {
+                    let until = naive.iter().filter(|((at, _), _)| *at <= from.min(now)).map(|(_, n)| n);
+                    prop_assert_eq!(ends.back_between(from, now), back - until.sum::<i64>());
+                }
                 let next = naive.keys().map(|(at, _)| *at).find(|at| *at > now);
                 prop_assert_eq!(ends.next_after(now), next);
             }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Invariant: both maps hold the same clients. Tickets rise with arrival.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Line<W> {
     waiters: BTreeMap<Ticket, (Micros, W)>,
     by_end: BTreeSet<(Micros, Ticket)>,

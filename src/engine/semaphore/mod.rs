@@ -7,8 +7,10 @@
 //! the same as absent), *pinned* by `SEM.SET`. A lease is held or it is gone: an ended one never comes back.
 //!
 //! Invariants:
-//! - A lease that is over at `now` counts as gone, whether or not it was swept; every write first ends what is over, in the order of time.
+//! - A lease that is over at `now` counts as gone, whether or not it was taken away; an ended one is never revived.
 //! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
+//! - Every write first does all that is due in the line (each who is served there is a client that is connected), and takes away as many
+//!   leases as it may: the timer takes the others. Only what is counted of ended leases lags.
 //! - While somebody waits nobody else gets a permit; the line is served strictly in order.
 //! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
 //! - Not state: the line, the answers not yet told, the counters.
@@ -17,6 +19,7 @@ mod ends;
 pub(crate) mod line;
 mod object;
 pub(crate) mod permits;
+mod settle;
 #[cfg(test)]
 mod tests;
 
@@ -24,12 +27,13 @@ pub use object::Effect;
 pub(crate) use object::{bytes, drawn, lease, setting};
 pub use permits::Lease;
 
-use super::bucket::NoLimits;
+use super::bucket::{MAX_COUNT, NoLimits};
 use super::journal::Journal;
 use super::time::{MAX_INSTANT, MS, Micros, ceil_ms};
 use super::waiting::{Answer, Ticket};
 use line::Line;
 use permits::{Ahead, Permits};
+use std::collections::VecDeque;
 
 /// How long a lease lasts if nobody says otherwise (ms).
 pub const DEFAULT_LEASE_MS: i64 = 30_000;
@@ -39,6 +43,7 @@ pub const MAX_OWNER: usize = 512;
 
 /// See the head of the file.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Semaphore {
     /// 0: blank.
     limit: i64,
@@ -46,7 +51,7 @@ pub struct Semaphore {
     pinned: bool,
     permits: Permits,
     line: Line<Waiter>,
-    answers: Vec<(Ticket, Answer)>,
+    answers: VecDeque<(Ticket, Answer)>,
     counts: Counts,
 }
 
@@ -70,6 +75,7 @@ pub struct Ask<'a> {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Waiter {
     limit: Option<i64>,
     count: i64,
@@ -120,7 +126,7 @@ pub struct Holder<'a> {
 impl Semaphore {
     /// `SEM.ACQUIRE`.
     pub fn acquire(&mut self, ask: Ask<'_>, now: Micros, journal: &mut Journal) -> Result<Permit, NoLimits> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         if let Some(permit) = self.grant_now(ask, now, journal)? {
             return Ok(permit);
         }
@@ -137,7 +143,7 @@ impl Semaphore {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<Option<Permit>, NoLimits> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         if let Some(permit) = self.grant_now(ask, now, journal)? {
             return Ok(Some(permit));
         }
@@ -199,6 +205,8 @@ impl Semaphore {
         let until = now.saturating_add(lease_ms.saturating_mul(MS)).min(MAX_INSTANT);
         self.counts.granted += 1;
         let receipt = journal.draw(now);
+        // No more than so many are there, over or not: a follower would not take it.
+        while self.permits.all() + count > MAX_COUNT && self.end_first(journal) {}
         self.commit(Effect::Granted { receipt, count, until, limit, owner }, journal);
         Permit {
             granted: count,
@@ -246,9 +254,9 @@ impl Semaphore {
 
     /// `SEM.RELEASE`: for each receipt 1 (released) or 0 (not held).
     pub fn release(&mut self, receipts: &[u64], now: Micros, journal: &mut Journal) -> Vec<i64> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let replies = receipts.iter().map(|receipt| {
-            let held = self.permits.get(*receipt).is_some();
+            let held = self.permits.running(*receipt).is_some();
             if held {
                 self.counts.released += 1;
                 self.commit(Effect::Ended { receipt: *receipt }, journal);
@@ -256,15 +264,15 @@ impl Semaphore {
             i64::from(held)
         });
         let replies = replies.collect();
-        self.serve(now, usize::MAX, journal);
+        self.advance(now, journal.left(), journal);
         replies
     }
 
     /// `SEM.RENEW`: for each receipt `ms`, the time it has left from now on, or 0 (not held).
     pub fn renew(&mut self, ms: i64, receipts: &[u64], now: Micros, journal: &mut Journal) -> Vec<i64> {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let until = now.saturating_add(ms.saturating_mul(MS)).min(MAX_INSTANT);
-        let replies = receipts.iter().map(|receipt| match self.permits.get(*receipt) {
+        let replies = receipts.iter().map(|receipt| match self.permits.running(*receipt) {
             None => 0,
             Some(lease) => {
                 if lease.until != until {
@@ -278,10 +286,10 @@ impl Semaphore {
 
     /// `SEM.SET`: pins the limit; those waiting are decided anew.
     pub fn set(&mut self, limit: i64, lease_ms: i64, now: Micros, journal: &mut Journal) {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         if (self.pinned, self.limit, self.lease_ms) != (true, limit, lease_ms) {
             self.commit(Effect::Set { limit, lease_ms }, journal);
-            self.serve(now, usize::MAX, journal);
+            self.advance(now, journal.left(), journal);
         }
     }
 
@@ -314,8 +322,7 @@ impl Semaphore {
 
     /// `SEM.HOLDERS`: those whose receipts are above this one, by receipt.
     pub fn holders_above(&self, receipt: u64, now: Micros) -> impl Iterator<Item = Holder<'_>> {
-        let held = self.permits.iter_above(receipt).filter(move |(_, lease)| lease.until > now);
-        held.map(move |(receipt, lease)| Holder {
+        self.permits.running_above(receipt, now).map(move |(receipt, lease)| Holder {
             receipt,
             count: lease.count,
             owner: &lease.owner,
@@ -335,81 +342,5 @@ impl Semaphore {
     fn commit(&mut self, effect: Effect, journal: &mut Journal) {
         journal.record(&effect, []);
         self.make(effect);
-    }
-
-    /// Serves the line as far as it goes, all leases there counted as held, at most `most`; answers how many that were.
-    fn serve(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
-        let mut steps = 0;
-        while steps < most
-            && let Some((ticket, first)) = self.line.first()
-        {
-            let (count, used) = (first.count, self.permits.all());
-            match self.limit_among(first.limit, used) {
-                Ok(all) if count <= all && used + count > all => break,
-                Ok(all) if count <= all => {
-                    if let Some(w) = self.line.remove(ticket) {
-                        let lease_ms = w.lease_ms.unwrap_or(self.lease_ms);
-                        let permit = self.grant(count, all, lease_ms, w.owner, now, journal);
-                        self.answers.push((ticket, Answer::Permit(permit)));
-                    }
-                }
-                Ok(limit) => {
-                    self.line.remove(ticket);
-                    let never =
-                        Permit { granted: 0, limit, free: (limit - used).max(0), retry: -1, receipt: None };
-                    self.counts.refused += 1;
-                    self.answers.push((ticket, Answer::Permit(never)));
-                }
-                Err(NoLimits) => {
-                    self.line.remove(ticket);
-                    self.answers.push((ticket, Answer::NoLimits));
-                }
-            }
-            steps += 1;
-        }
-        steps
-    }
-
-    /// Does what is due at `now`, instant by instant, at most about `most` steps; true when nothing due is left.
-    fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        // An earlier sweep may have stopped short of this.
-        let mut left = most - self.serve(now, most, journal);
-        while let Some(instant) = self.next_instant().filter(|t| *t <= now && left > 0) {
-            while let Some((_, receipt)) =
-                self.permits.first_end().filter(|(end, _)| *end <= instant && left > 0)
-            {
-                self.counts.ended += 1;
-                self.commit(Effect::Ended { receipt }, journal);
-                left -= 1;
-            }
-            left -= self.serve(now, left, journal);
-            if left > 0
-                && let Some((_, ticket)) = self.line.first_end().filter(|(end, _)| *end <= instant)
-            {
-                self.time_out(ticket, instant);
-                left -= 1;
-                left -= self.serve(now, left, journal);
-            }
-        }
-        left > 0
-    }
-
-    fn time_out(&mut self, ticket: Ticket, at: Micros) {
-        let Some(waiter) = self.line.get(ticket) else {
-            return;
-        };
-        let answer = match self.refusal(waiter.limit, waiter.count, Some(ticket), at) {
-            Ok(permit) => Answer::Permit(permit),
-            Err(NoLimits) => Answer::NoLimits,
-        };
-        self.counts.refused += 1;
-        self.line.remove(ticket);
-        self.answers.push((ticket, answer));
-    }
-
-    fn next_instant(&self) -> Option<Micros> {
-        let end = self.permits.first_end().map(|(end, _)| end);
-        let timeout = self.line.first_end().map(|(end, _)| end);
-        [end, timeout].into_iter().flatten().min()
     }
 }

@@ -9,8 +9,9 @@ use crate::engine::fencing::{Fencing, MAX_FENCE};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::{MAX_DURATION_MS, Micros};
-use crate::engine::waiting::{Answer, Ticket};
+use crate::engine::waiting::{Answer, Ticket, first_of};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::VecDeque;
 use std::ffi::CStr;
 
 /// One change. The order of the variants is their wire number: new ones go to the end.
@@ -99,7 +100,7 @@ impl Object for Semaphore {
             pinned: false,
             permits: Permits::default(),
             line: super::Line::default(),
-            answers: Vec::new(),
+            answers: VecDeque::new(),
             counts: Counts::default(),
         }
     }
@@ -166,14 +167,18 @@ impl Object for Semaphore {
         self.end_due(now, most, journal)
     }
 
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
-        std::mem::take(&mut self.answers)
+    fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
+        self.advance(now, usize::MAX, journal);
+    }
+
+    fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
+        first_of(&mut self.answers, most)
     }
 
     fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
-        self.end_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         if self.line.remove(ticket).is_some() {
-            self.serve(now, usize::MAX, journal);
+            self.advance(now, journal.left(), journal);
         }
     }
 
@@ -202,7 +207,7 @@ impl Object for Semaphore {
 
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         let mut told: Vec<_> =
-            self.answers().into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect();
+            self.answers.drain(..).map(|(ticket, answer)| (ticket, Some(answer))).collect();
         told.extend(self.line.drain().map(|(ticket, _)| (ticket, None)));
         told
     }
@@ -223,13 +228,15 @@ impl Object for Semaphore {
     fn lifetime(&self, now: Micros) -> Lifetime {
         match self.permits.last_end() {
             _ if self.pinned => Lifetime::Forever,
-            Some(end) if end > now => Lifetime::Until { full: end, slack: 0 },
-            _ => Lifetime::Gone,
+            // As long as leases that are over are there they are still to be told of.
+            Some(end) => Lifetime::Until { full: end.max(now), slack: 0 },
+            None => Lifetime::Gone,
         }
     }
 
     fn memory(&self) -> usize {
-        size_of::<Self>() + self.permits.memory() + self.line.memory()
+        let answers = self.answers.capacity() * size_of::<(Ticket, Answer)>();
+        size_of::<Self>() + self.permits.memory() + self.line.memory() + answers
     }
 
     fn effort(&self) -> usize {

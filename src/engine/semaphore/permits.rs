@@ -15,13 +15,19 @@ pub struct Lease {
     pub owner: Box<[u8]>,
 }
 
-/// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹² as no limit is larger, and
-/// `owner_bytes` what their owners' names take; no receipt is above `last`.
+/// A lease is over at its end, whether or not it was taken away by then: that is done in pieces.
+///
+/// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹², and
+/// `over` that of the leases that end at `over_to` or before; `owner_bytes` is what their owners' names take; no receipt is above `last`.
+/// Not state: `over_to` and `over`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Permits {
     held: BTreeMap<u64, Lease>,
     by_end: Ends,
     used: i64,
+    /// The instant that was reached: what ended by then stays over, also if the clock steps back.
+    over_to: Micros,
+    over: i64,
     owner_bytes: usize,
     /// The last receipt given: kept when its lease is over, so that those given after a reload are larger.
     last: u64,
@@ -47,8 +53,18 @@ impl Permits {
         self.drawn(receipt);
         self.used += lease.count;
         self.owner_bytes += block(lease.owner.len());
-        self.by_end.insert(lease.until, receipt, lease.count);
+        self.enter(lease.until, receipt, lease.count);
         self.held.insert(receipt, lease);
+    }
+
+    fn enter(&mut self, until: Micros, receipt: u64, count: i64) {
+        self.by_end.insert(until, receipt, count);
+        self.over += if until <= self.over_to { count } else { 0 };
+    }
+
+    fn take_out(&mut self, until: Micros, receipt: u64, count: i64) {
+        self.by_end.remove(until, receipt);
+        self.over -= if until <= self.over_to { count } else { 0 };
     }
 
     /// Receipts up to this one were given.
@@ -64,27 +80,33 @@ impl Permits {
 
     /// All leases are over.
     pub(crate) fn clear(&mut self) {
-        *self = Self { last: self.last, ..Self::default() };
+        *self = Self { last: self.last, over_to: self.over_to, ..Self::default() };
     }
 
     pub(crate) fn remove(&mut self, receipt: u64) {
         if let Some(lease) = self.held.remove(&receipt) {
             self.used -= lease.count;
             self.owner_bytes -= block(lease.owner.len());
-            self.by_end.remove(lease.until, receipt);
+            self.take_out(lease.until, receipt, lease.count);
         }
     }
 
     pub(crate) fn renew(&mut self, receipt: u64, until: Micros) {
         if let Some(lease) = self.held.get_mut(&receipt) {
-            self.by_end.remove(lease.until, receipt);
-            lease.until = until;
-            self.by_end.insert(until, receipt, lease.count);
+            let (before, count) = (std::mem::replace(&mut lease.until, until), lease.count);
+            self.take_out(before, receipt, count);
+            self.enter(until, receipt, count);
         }
     }
 
+    /// A lease that is there, over or not.
     pub(crate) fn get(&self, receipt: u64) -> Option<&Lease> {
         self.held.get(&receipt)
+    }
+
+    /// A lease that is not over.
+    pub(crate) fn running(&self, receipt: u64) -> Option<&Lease> {
+        self.held.get(&receipt).filter(|lease| lease.until > self.over_to)
     }
 
     /// By receipt.
@@ -92,10 +114,11 @@ impl Permits {
         self.held.iter().map(|(receipt, lease)| (*receipt, lease))
     }
 
-    /// The same, of receipts above this one.
-    pub(crate) fn iter_above(&self, receipt: u64) -> impl Iterator<Item = (u64, &Lease)> {
-        let above = (Bound::Excluded(receipt), Bound::Unbounded);
-        self.held.range(above).map(|(receipt, lease)| (*receipt, lease))
+    /// Those that go on after `now`, of receipts above this one.
+    pub(crate) fn running_above(&self, receipt: u64, now: Micros) -> impl Iterator<Item = (u64, &Lease)> {
+        let (above, now) = ((Bound::Excluded(receipt), Bound::Unbounded), now.max(self.over_to));
+        let running = self.held.range(above).filter(move |(_, lease)| lease.until > now);
+        running.map(|(receipt, lease)| (*receipt, lease))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -104,7 +127,52 @@ impl Permits {
 
     /// Permits held by leases that go on after `now`.
     pub(crate) fn used(&self, now: Micros) -> i64 {
-        self.used - self.by_end.back_until(now)
+        self.used - self.back_until(now)
+    }
+
+    /// How many permits are back by leases that are there and over at `at`.
+    fn back_until(&self, at: Micros) -> i64 {
+        match self.by_end.first() {
+            Some((first, _)) if first <= at && self.over_to < at => {
+                self.over + self.by_end.back_between(self.over_to, at)
+            }
+            _ => self.over,
+        }
+    }
+
+    /// Permits held by leases that go on after the instant that was reached.
+    pub(crate) fn held(&self) -> i64 {
+        self.used - self.over
+    }
+
+    /// The instant that was reached.
+    pub(crate) fn over_to(&self) -> Micros {
+        self.over_to
+    }
+
+    /// What ends at `to` or before is over from now on.
+    pub(crate) fn reach(&mut self, to: Micros) {
+        if to > self.over_to {
+            self.over = self.back_until(to);
+            self.over_to = to;
+        }
+    }
+
+    /// The clock stepped back to `to`: leases that end after that run from then on. Those that were over by then must be gone.
+    pub(crate) fn step_back(&mut self, to: Micros) {
+        if self.over == 0 {
+            self.over_to = self.over_to.min(to);
+        }
+    }
+
+    /// The first lease that is over and still there.
+    pub(crate) fn first_over(&self) -> Option<u64> {
+        self.by_end.first().filter(|(end, _)| *end <= self.over_to).map(|(_, receipt)| receipt)
+    }
+
+    /// When the leases that end next have given back `count` permits.
+    pub(crate) fn back(&self, count: i64) -> Option<Micros> {
+        if count > 0 { self.by_end.back(self.over + count) } else { Some(self.over_to) }
     }
 
     /// Permits held by all leases there, over or not.
@@ -119,7 +187,7 @@ impl Permits {
 
     /// When the next lease ends after `now`.
     pub(crate) fn next_end(&self, now: Micros) -> Option<Micros> {
-        self.by_end.next_after(now)
+        self.by_end.next_after(now.max(self.over_to))
     }
 
     pub(crate) fn last_end(&self) -> Option<Micros> {
@@ -149,7 +217,7 @@ impl Permits {
         let mut given: BinaryHeap<Reverse<(Micros, i64)>> = BinaryHeap::new();
         let (mut of_given, mut t) = (0, now);
         loop {
-            let back = self.by_end.back_until(t);
+            let back = self.back_until(t);
             while let Some(Reverse((_, freed))) = given.peek().filter(|Reverse((end, _))| *end <= t).copied()
             {
                 given.pop();

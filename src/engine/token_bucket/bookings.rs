@@ -28,6 +28,7 @@ struct Booking {
 }
 
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Line {
     /// By arrival.
     bookings: BTreeMap<Ticket, Booking>,

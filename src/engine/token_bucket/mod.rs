@@ -11,7 +11,8 @@
 //! Invariants:
 //! - A refused call changes nothing, but for two repairs: a level that a step back of the clock put too far ahead may be cut, and
 //!   the first ask of a cold bucket starts its warm-up.
-//! - Every write first closes the holds whose time is over, each as of its own instant, and then serves the line.
+//! - A hold whose time is over counts as closed. Every write first puts back what such holds give back, each as of its own instant: so a level holds
+//!   all that came back up to its instant, and a hold that ended by then gives nothing any more. The holds themselves may be closed later.
 //! - A plain bucket (unpinned, no ban, no holds, nobody waits) has no extras: 40 bytes, no allocation of its own.
 //! - Not state, so in no effect, snapshot or copy: the line, the answers not yet told and the two counters.
 
@@ -34,9 +35,11 @@ use super::time::Micros;
 use super::waiting::{Answer, Ticket};
 use bookings::Line;
 use holds::Holds;
+use std::collections::VecDeque;
 
 /// See the head of the file.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub struct TokenBucket {
     /// [`Limits::pack`]ed; zeros: blank.
     limits: [u64; 2],
@@ -48,6 +51,7 @@ pub struct TokenBucket {
 
 /// What only some buckets have.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 struct Extras {
     pinned: bool,
     warmup_ms: i64,
@@ -58,7 +62,7 @@ struct Extras {
     ban: Micros,
     holds: Holds,
     line: Line,
-    answers: Vec<(Ticket, Answer)>,
+    answers: VecDeque<(Ticket, Answer)>,
     granted: i64,
     refused: i64,
 }
@@ -124,32 +128,31 @@ impl TokenBucket {
         }
     }
 
-    /// The bucket and the number of open holds as they are at `now`, holds that are over accounted for although still there.
-    fn seen(&self, now: Micros) -> (Option<Bucket>, usize) {
+    /// The bucket as it is at `now`, and whether a hold is open: holds that are over are accounted for although still there.
+    fn seen(&self, now: Micros) -> (Option<Bucket>, bool) {
         let mut bucket = self.bucket();
         let Some(holds) = self.holds() else {
-            return (bucket, 0);
+            return (bucket, false);
         };
-        let mut open = holds.len();
-        for (_, hold) in holds.due(now) {
-            open -= 1;
-            if let Some(b) = bucket.as_mut().filter(|b| hold.refund && !b.is_full(hold.until)) {
-                b.bring(hold.until);
-                b.put(hold.cost);
-            }
+        while let Some(b) = bucket.as_mut()
+            && let Some((at, tokens)) = holds.next_refund(b.at(), now)
+            && !b.is_full(at)
+        {
+            b.bring(at);
+            b.put(tokens);
         }
-        (bucket, open)
+        (bucket, holds.last_end().is_some_and(|end| end > now))
     }
 
     /// Whether it says the same as an absent bucket, bans and waiters left aside: then its limits are forgotten.
-    fn forgets(&self, bucket: &Bucket, open_holds: usize, now: Micros) -> bool {
-        open_holds == 0 && !self.pinned() && bucket.is_full(now)
+    fn forgets(&self, bucket: &Bucket, holds_open: bool, now: Micros) -> bool {
+        !holds_open && !self.pinned() && bucket.is_full(now)
     }
 
     /// The bucket that a call with these limits is about, not yet brought to `now`.
     fn open(&self, limits: Option<Limits>, now: Micros) -> Result<Bucket, NoLimits> {
-        let (bucket, open_holds) = self.seen(now);
-        match (bucket.filter(|b| !self.forgets(b, open_holds, now)), limits) {
+        let (bucket, holds_open) = self.seen(now);
+        match (bucket.filter(|b| !self.forgets(b, holds_open, now)), limits) {
             (Some(bucket), Some(limits)) if limits != bucket.limits() && !self.pinned() => {
                 Ok(bucket.changed(now, limits, 0, Policy::Keep))
             }
@@ -244,26 +247,52 @@ impl TokenBucket {
         (back, bucket)
     }
 
-    /// Closes holds that are over, then serves the line, at most `most` in all; true when nothing due is left.
+    /// Puts back what holds that are over give back. Once the bucket is full at one's instant it is full at the next ones', too: so that takes as many steps as
+    /// there are tokens to come back, at most.
+    fn account(&mut self, now: Micros, journal: &mut Journal) {
+        while let Some(bucket) = self.bucket()
+            && let Some((at, tokens)) = self.holds().and_then(|h| h.next_refund(bucket.at(), now))
+            && !bucket.is_full(at)
+        {
+            self.put_back(bucket, tokens, at, journal);
+        }
+    }
+
+    /// Closes the first hold that ended by `end`, if there is one.
+    fn close_first(&mut self, end: Micros, journal: &mut Journal) -> bool {
+        let over = self.holds().and_then(|h| h.first_over(end));
+        if let Some(id) = over {
+            self.commit(Effect::Closed { id }, journal);
+        }
+        over.is_some()
+    }
+
+    /// What a command decides on: what came back, and the line as it is at `now`. Holds are closed as many as there may be.
+    fn begin(&mut self, now: Micros, journal: &mut Journal) {
+        if !self.close_due(now, journal.left(), journal) {
+            self.serve(now, usize::MAX);
+        }
+    }
+
+    /// Puts back what comes back, closes holds that are over, then serves the line, at most `most` in all; true when nothing due is left.
     fn close_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         if self.extras.is_none() {
             return true;
         }
-        let mut left = most;
-        while let Some((id, hold)) = self.holds().and_then(|h| h.due(now).next()) {
-            if left == 0 {
-                return false;
-            }
-            left -= 1;
-            self.commit(Effect::Closed { id }, journal);
-            if let Some(bucket) = self.bucket().filter(|b| hold.refund && !b.is_full(hold.until)) {
-                self.put_back(bucket, hold.cost, hold.until, journal);
-            }
+        if now < self.at {
+            // The clock stepped back: what is in the level must not come back again.
+            while self.close_first(self.at, journal) {}
         }
+        self.account(now, journal);
+        let mut left = most;
+        while left > 0 && self.close_first(now, journal) {
+            left -= 1;
+        }
+        journal.spend(most - left);
         if self.waiting() > 0 && self.bucket().is_some_and(|b| b.is_ahead(now)) {
             self.store_brought(now, journal);
         }
-        self.serve(now, left)
+        self.serve(now, left) && left > 0
     }
 
     /// Answers those in line whose tokens are there, at most `most`; true when none of them is left.
@@ -278,7 +307,7 @@ impl TokenBucket {
                 return true;
             }
             if let Some((ticket, cost)) = extras.line.pop(bucket.parts()) {
-                extras.answers.push((ticket, Answer::Six(seen.six(cost, 0))));
+                extras.answers.push_back((ticket, Answer::Six(seen.six(cost, 0))));
             }
         }
         extras.line.ready_at(&bucket).is_none_or(|ready| ready > now)

@@ -6,11 +6,11 @@ use crate::engine::bucket::{Bucket, Level, Limits, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
-use crate::engine::footprint::{block, tree};
+use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket};
+use crate::engine::waiting::{Answer, Ticket, first_of};
 use std::ffi::CStr;
 
 impl TokenBucket {
@@ -128,6 +128,9 @@ impl Object for TokenBucket {
 
     fn next_event(&self) -> Option<Micros> {
         let extras = self.extras.as_ref()?;
+        if !extras.answers.is_empty() {
+            return Some(AT_ONCE);
+        }
         // Served on a whole ms: a reply speaks in ms, and no timer is finer.
         let ready = self.bucket().and_then(|b| extras.line.ready_at(&b)).map(up_to_ms);
         [extras.holds.first_end(), ready].into_iter().flatten().min()
@@ -137,11 +140,16 @@ impl Object for TokenBucket {
         self.close_due(now, most, journal)
     }
 
-    fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+    fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
+        self.account(now, journal);
+        self.serve(now, usize::MAX);
+    }
+
+    fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
         let Some(extras) = &mut self.extras else {
             return Vec::new();
         };
-        let told = std::mem::take(&mut extras.answers);
+        let told = first_of(&mut extras.answers, most);
         if !told.is_empty() {
             self.drop_idle_extras();
         }
@@ -149,7 +157,7 @@ impl Object for TokenBucket {
     }
 
     fn depart(&mut self, ticket: Ticket, now: Micros, journal: &mut Journal) {
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let Some(stored) = self.bucket().filter(|_| self.waiting() > 0) else {
             return;
         };
@@ -188,7 +196,7 @@ impl Object for TokenBucket {
     }
 
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
-        let mut told = self.answers();
+        let mut told = self.answers(usize::MAX);
         told.extend(self.dismiss());
         told.into_iter().map(|(ticket, answer)| (ticket, Some(answer))).collect()
     }
@@ -222,12 +230,10 @@ impl Object for TokenBucket {
 
     fn memory(&self) -> usize {
         let extras = self.extras.as_ref().map_or(0, |e| {
-            let holds = e.holds.len();
             block(size_of::<Extras>())
-                + tree(holds, size_of::<(u64, super::Hold)>())
-                + tree(holds, size_of::<(Micros, u64)>())
+                + e.holds.memory()
                 + e.line.memory()
-                + e.answers.len() * size_of::<(Ticket, Answer)>()
+                + e.answers.capacity() * size_of::<(Ticket, Answer)>()
         });
         size_of::<Self>() + extras
     }

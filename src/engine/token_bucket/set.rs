@@ -34,9 +34,9 @@ impl TokenBucket {
         now: Micros,
         journal: &mut Journal,
     ) {
-        self.close_due(now, usize::MAX, journal);
-        let (stored, open_holds) = self.seen(now);
-        let old = stored.filter(|b| !self.forgets(b, open_holds, now));
+        self.begin(now, journal);
+        let (stored, holds_open) = self.seen(now);
+        let old = stored.filter(|b| !self.forgets(b, holds_open, now));
         let new = match old {
             None if policy == Policy::Full => Bucket::new(limits, warmup_ms).refilled(now),
             None => Bucket::new(limits, warmup_ms),
@@ -57,7 +57,7 @@ impl TokenBucket {
 
     /// `TB.RESET`: full and warm, without ban and holds; an unpinned bucket is as if it had never been. Those waiting get their tokens.
     pub fn reset(&mut self, now: Micros, journal: &mut Journal) {
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let Some(bucket) = self.bucket() else {
             if self.ban() != 0 {
                 self.commit(Effect::Reset, journal);
@@ -94,7 +94,7 @@ impl TokenBucket {
 
     /// `TB.BAN`: refuses takes for `ms` from now; 0 lifts a ban. Those who have booked already are not delayed.
     pub fn ban_for(&mut self, ms: i64, now: Micros, journal: &mut Journal) {
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let until = if ms == 0 { 0 } else { (now + ms * MS).min(MAX_INSTANT) };
         if until != self.ban() {
             self.commit(Effect::Ban { until }, journal);
@@ -108,14 +108,15 @@ impl TokenBucket {
 
     /// `TB.INFO`; None if it says the same as an absent key.
     pub fn info(&self, now: Micros) -> Option<Info> {
-        let (bucket, open_holds) = self.seen(now);
+        let (bucket, holds_open) = self.seen(now);
         let banned_for = ceil_ms(self.ban() - now);
-        let known = bucket.filter(|b| !self.forgets(b, open_holds, now)).map(|b| b.brought(now));
+        let known = bucket.filter(|b| !self.forgets(b, holds_open, now)).map(|b| b.brought(now));
         if known.is_none() && banned_for == 0 && self.waiting() == 0 {
             return None;
         }
         let (granted, refused) = self.extras.as_ref().map_or((0, 0), |e| (e.granted, e.refused));
-        let common = Info { banned_for, holds: open_holds as i64, granted, refused, ..Info::default() };
+        let holds = self.holds().map_or(0, |h| h.open(now) as i64);
+        let common = Info { banned_for, holds, granted, refused, ..Info::default() };
         Some(known.map_or(common, |b| Info {
             capacity: b.limits().capacity(),
             tokens: b.limits().tokens(),

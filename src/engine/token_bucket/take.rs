@@ -38,7 +38,7 @@ impl TokenBucket {
         {
             return Ok(reply);
         }
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let (reply, _) = self.ask(limits, cost, mode, None, now, journal)?;
         Ok(reply)
     }
@@ -98,7 +98,7 @@ impl TokenBucket {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<Option<[i64; 6]>, NoLimits> {
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let (reply, booked) = self.ask(limits, cost, Mode::Whole, Some((block_ms, ticket)), now, journal)?;
         Ok(if booked { None } else { Some(reply) })
     }
@@ -201,9 +201,9 @@ impl TokenBucket {
 
     /// `TB.REFUND`: the six fields, `granted` = whole tokens put back; zeros when there is no bucket.
     pub fn refund(&mut self, tokens: i64, now: Micros, journal: &mut Journal) -> [i64; 6] {
-        self.close_due(now, usize::MAX, journal);
-        let (bucket, open_holds) = self.seen(now);
-        let Some(bucket) = bucket.filter(|b| !self.forgets(b, open_holds, now)) else {
+        self.begin(now, journal);
+        let (bucket, holds_open) = self.seen(now);
+        let Some(bucket) = bucket.filter(|b| !self.forgets(b, holds_open, now)) else {
             return [0; 6];
         };
         if bucket.is_full(now) {
@@ -221,7 +221,7 @@ impl TokenBucket {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<[i64; 6], NoLimits> {
-        self.close_due(now, usize::MAX, journal);
+        self.begin(now, journal);
         let mut bucket = self.open(limits, now)?.brought(now);
         let removed = bucket.remaining();
         bucket.empty();
@@ -258,8 +258,8 @@ impl TokenBucket {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<[i64; 6], NoSuchHold> {
-        self.close_due(now, usize::MAX, journal);
-        let hold = self.holds().and_then(|h| h.get(id)).ok_or(NoSuchHold)?;
+        self.begin(now, journal);
+        let hold = self.holds().and_then(|h| h.get(id)).filter(|h| h.until > now).ok_or(NoSuchHold)?;
         let mut bucket = self.bucket().ok_or(NoSuchHold)?;
         self.commit(Effect::Closed { id }, journal);
         let difference = match hold.cost - actual {

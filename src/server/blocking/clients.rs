@@ -33,6 +33,7 @@ use crate::engine::waiting::{Answer, Ticket};
 use crate::server::error::Error;
 use crate::server::ffi::blocked::{Blocked, Callbacks};
 use crate::server::ffi::context::Ctx;
+use crate::server::ffi::events::listen;
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::ffi::optional::keeps_replies;
 use crate::server::ffi::strings::{OwnedString, Str};
@@ -194,6 +195,7 @@ pub struct Newcomer<'a> {
 /// Blocks the running command's client on its keys. The caller has checked that the context may block.
 pub fn block<C: Callbacks>(ctx: Ctx<'_>, newcomer: Newcomer<'_>) {
     let Newcomer { ticket, command, keys, counted, end, waits } = newcomer;
+    listen();
     let handle = Blocked::on_keys::<C>(ctx, keys, ticket);
     let end = match end {
         End::Real(us) => End::Real(clock::monotonic().saturating_add(us)),

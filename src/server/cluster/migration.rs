@@ -70,11 +70,16 @@ pub fn learn(subscribe: impl Fn(SlotEvents) -> bool) -> Result<SlotEvents, &'sta
         Kind::None
     };
     let _ = KIND.set(found);
-    Ok(match found {
+    Ok(slot_events())
+}
+
+/// By which events the server tells of moving slots.
+pub fn slot_events() -> SlotEvents {
+    match kind() {
         Kind::None => SlotEvents::None,
         Kind::Valkey => SlotEvents::Valkey,
         Kind::Redis(_) => SlotEvents::Redis,
-    })
+    }
 }
 
 /// A job began or ended, on Valkey.

@@ -6,7 +6,7 @@ mod truncated;
 use crate::engine::family::Family;
 use crate::server::blocking::deferred::{self, Deferred};
 use crate::server::blocking::{claim_waiters, clients, ends};
-use crate::server::cluster::migration::{learn, staged};
+use crate::server::cluster::migration::{learn, slot_events, staged};
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::events::{self, Beside, Event, Loading, SlotEvents};
 use crate::server::ffi::strings::Str;
@@ -25,9 +25,7 @@ pub fn subscribe(ctx: Ctx<'_>) -> Result<SlotEvents, &'static str> {
         return Err("a server event cannot be subscribed to");
     }
     let slots = learn(|kind| events::subscribe_slots(ctx, kind, on_event))?;
-    if !events::subscribe_keys(ctx, slots, on_key_event) {
-        return Err("keyspace events cannot be subscribed to");
-    }
+    events::listen_when_needed(|| events::subscribe_keys(Ctx::own(), slot_events(), on_key_event));
     Ok(slots)
 }
 

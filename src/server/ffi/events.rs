@@ -7,6 +7,8 @@ use super::strings::Str;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,6 +254,25 @@ unsafe fn valkey_slots(sub: u64, info: Option<&ValkeyInfo>) -> Option<Slots> {
     })
 }
 
+/// Subscribes to the keyspace events, when they are needed.
+static SUBSCRIBE: OnceLock<fn() -> bool> = OnceLock::new();
+static LISTENS: AtomicBool = AtomicBool::new(false);
+
+/// Has `subscribe` called (it says whether that went well) when the first value of ours is there, or the first
+/// client waits for one. The server's own work to tell one module of an event is a tenth of a `DEL` and a
+/// quarter of a `RENAME`: who has the module loaded and does not use it does not pay that.
+pub fn listen_when_needed(subscribe: fn() -> bool) {
+    let _ = SUBSCRIBE.set(subscribe);
+}
+
+/// Keyspace events are needed from now on. If it fails it is tried again with the next call.
+#[inline]
+pub fn listen() {
+    if !LISTENS.load(Ordering::Relaxed) {
+        LISTENS.store(SUBSCRIBE.get().is_some_and(|subscribe| subscribe()), Ordering::Relaxed);
+    }
+}
+
 /// Subscribes to the keyspace events of all commands that move keys and values about: `handler` gets the
 /// event's name and the key.
 pub fn subscribe_keys<F>(ctx: Ctx<'_>, slots: SlotEvents, _handler: F) -> bool
@@ -261,7 +282,7 @@ where
     let trimmed = if slots == SlotEvents::Redis { NOTIFY_KEY_TRIMMED } else { 0 };
     let classes =
         raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
-    // SAFETY: within OnLoad; a static callback.
+    // SAFETY: a live context on the main thread; a static callback.
     unsafe {
         rm!(RedisModule_SubscribeToKeyspaceEvents(ctx.raw(), classes | trimmed, Some(on_key_event::<F>)))
             == OK

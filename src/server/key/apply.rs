@@ -23,6 +23,7 @@ use crate::server::cluster::slots;
 use crate::server::error::Error;
 use crate::server::ffi::call::{How, call_words};
 use crate::server::ffi::context::{Ctx, InDb};
+use crate::server::ffi::events::listen;
 use crate::server::ffi::key::Mode;
 use crate::server::ffi::replicate;
 use crate::server::ffi::strings::Str;
@@ -224,6 +225,7 @@ impl<'a> Told<'a> {
                 // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
                 key.put(Box::new(Value::arrived(fresh))).map_err(|_| Error::INTERNAL)?;
                 stats::born(O::FAMILY, key.value().map_or(0, Value::memory));
+                listen();
             }
         }
         if expire != 0 && made.is_ok() {

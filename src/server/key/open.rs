@@ -15,6 +15,7 @@ use crate::server::blocking::claim_waiters;
 use crate::server::blocking::clients::{self, Gives};
 use crate::server::error::Error;
 use crate::server::ffi::context::Ctx;
+use crate::server::ffi::events::listen;
 use crate::server::ffi::guard::{self, shield, trip};
 use crate::server::ffi::key::{KeyOf, Mode};
 use crate::server::ffi::strings::{OwnedString, Str};
@@ -72,6 +73,8 @@ pub struct Opened<'a, O: Object> {
     allowed: usize,
     /// The timer settles; who waits is looked at when it has done all that is due.
     timed: bool,
+    /// How many clients are told, if that does not go by what the command may do.
+    tells: Option<usize>,
     /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
     removed: bool,
     reaped: bool,
@@ -82,7 +85,8 @@ pub struct Opened<'a, O: Object> {
 type Counts = [u64; stats::MOST_EVENTS];
 
 impl<'a, O: Object> Opened<'a, O> {
-    /// Opens a key for change: `name` is one of the arguments of the running command. What is due on the object is applied at once, or as much as one command does where the rest can be put off.
+    /// Opens a key for change: `name` is one of the arguments of the running command. Of what is due on the object as much is
+    /// applied as one command does; the timer does the rest.
     pub fn new(ctx: Ctx<'a>, name: Str<'a>, argv: &'a [Str<'a>], now: Micros) -> Result<Self, Error> {
         Ok(Self::open(ctx, name, argv, now, Mode::Write)?.up_to_date())
     }
@@ -90,8 +94,11 @@ impl<'a, O: Object> Opened<'a, O> {
     fn up_to_date(mut self) -> Self {
         let now = self.now;
         if self.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
-            let most = if O::PUTS_OFF { self.journal.left() } else { usize::MAX };
-            self.settle(most);
+            let most = self.journal.left();
+            if !self.settle(most) {
+                let (object, journal) = self.parts();
+                object.catch_up(now, journal);
+            }
         }
         self
     }
@@ -118,14 +125,13 @@ impl<'a, O: Object> Opened<'a, O> {
             settled: true,
             allowed: budget::left(),
             timed: false,
+            tells: None,
             removed: false,
             reaped: false,
             ended: false,
             kept: false,
         };
-        if O::PUTS_OFF {
-            opened.journal.allow(opened.allowed);
-        }
+        opened.journal.allow(opened.allowed);
         opened.count_before();
         Ok(opened)
     }
@@ -212,6 +218,9 @@ impl<'a, O: Object> Opened<'a, O> {
         if self.key.value().is_none() {
             return true;
         }
+        if self.timed {
+            self.tells = Some(most);
+        }
         let begin = clock::monotonic();
         let (object, journal) = self.parts();
         self.settled = object.settle(now, most, journal);
@@ -294,7 +303,7 @@ impl<'a, O: Object> Opened<'a, O> {
         if std::mem::replace(&mut self.kept, true) {
             return;
         }
-        if O::PUTS_OFF && !self.timed {
+        if !self.timed {
             budget::spend(self.allowed.saturating_sub(self.journal.left()));
         }
         if self.journal.changed() {
@@ -311,20 +320,25 @@ impl<'a, O: Object> Opened<'a, O> {
         schedule_from(value, self.now, not_before, || (self.ctx.db(), self.name.bytes().into()));
     }
 
-    /// Who can be told, and what; and who may not have what it was served. That, and what was for a client that went away meanwhile, is given back, which
-    /// may serve others.
+    /// Who can be told, and what, as many as may be now; and who may not have what it was served. That, and what was for a client that went away
+    /// meanwhile, is given back, which may serve others.
     fn answers(&mut self) -> (Vec<(Ticket, Answer)>, Vec<Ticket>) {
+        /// A client costs as much to tell as so much of what is put off costs to do.
+        const A_CLIENT: usize = 8;
         let (mut answers, mut denied) = (Vec::new(), Vec::new());
         if self.existing().is_none() {
             return (answers, denied);
         }
         let (ctx, name, now) = (self.ctx, self.name, self.now);
+        let mut most = self.tells.unwrap_or(self.journal.left().div_ceil(A_CLIENT).max(1));
         let (object, journal) = self.parts();
         loop {
-            let told = object.answers();
+            let told = object.answers(most);
             if told.is_empty() {
                 return (answers, denied);
             }
+            most -= told.len();
+            journal.spend(told.len() * A_CLIENT);
             for (ticket, answer) in told {
                 let may_have = || clients::may_have(ctx, ticket, name.bytes());
                 if !clients::waits(ticket) {
@@ -386,6 +400,7 @@ impl<'a, O: Object> Opened<'a, O> {
             }
             self.bytes_before = self.memory();
             stats::born(O::FAMILY, self.bytes_before);
+            listen();
         }
         let expire = self.key.value().and_then(|value| ttl(value.expires_ms, lifetime, now));
         let batches = self.journal.take();

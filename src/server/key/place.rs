@@ -6,6 +6,7 @@ use crate::engine::family::Family;
 use crate::engine::object::Object;
 use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;
+use crate::server::ffi::events::listen;
 use crate::server::ffi::key::Mode;
 use crate::server::ffi::strings::Str;
 use crate::server::key::value::for_family;
@@ -37,6 +38,7 @@ static ON_ITS_WAY: AtomicBool = AtomicBool::new(false);
 
 /// A value of ours may be about to get another key.
 pub fn on_its_way() {
+    listen();
     ON_ITS_WAY.store(true, Ordering::Relaxed);
 }
 

@@ -1,6 +1,7 @@
 //! The token bucket against a naive twin over random histories; every history is also folded through its carried effects.
 
 mod examples;
+mod lagging;
 mod twin;
 
 use super::*;
@@ -180,7 +181,7 @@ impl Bench {
             let ahead = twin.b.as_ref().is_some_and(|b| b.t == now);
             assert!(!j.changed() || ahead, "a refusal changed something");
         }
-        let told: Vec<_> = o.answers().into_iter().map(|(t, a)| (t, six_of(a))).collect();
+        let told: Vec<_> = o.answers(usize::MAX).into_iter().map(|(t, a)| (t, six_of(a))).collect();
         assert_eq!(told, std::mem::take(&mut twin.answers));
         assert_eq!(o.waiting(), twin.waiters.len());
         assert_eq!(o.bucket().map(|b| tokens(&b)), twin.b.as_ref().map(|b| b.level.clone()));
