@@ -57,19 +57,21 @@ fn in_the_smallest_pieces(engine: &Engine) -> Server {
     least.iter().fold(Server::builder(engine), |b, (name, value)| b.option(name, value)).start()
 }
 
+/// Of HOT also while something is put off.
 #[test]
 fn limiters_answer_as_their_model_in_the_smallest_pieces() {
     each_in_turn(in_every_form, |engine| {
         let server = in_the_smallest_pieces(engine);
-        for (first_seed, options) in [(800_000, ""), (900_000, "--back")] {
+        let kinds = ["--warm --cl", "--warm --cl --back", "--only HOT", "--only HOT --back"];
+        for (i, options) in (8..).zip(kinds) {
             let model = Model::start("limiter_model.py", &[]);
-            let (seed, rounds) = (seed() + first_seed, 8 * scale() / share(engine));
-            let arguments = format!("-s {seed} -r {rounds} --warm --cl --pieces {options}");
-            play("limiters.py", &model, &server, &arguments);
+            let (seed, rounds) = (seed() + i * 100_000, 4 * scale() / share(engine));
+            play("limiters.py", &model, &server, &format!("-s {seed} -r {rounds} --pieces {options}"));
         }
     });
 }
 
+/// Compared whenever nothing is put off.
 #[test]
 fn queues_answer_as_their_model_in_the_smallest_pieces() {
     each_in_turn(on_every_engine, |engine| {

@@ -15,6 +15,7 @@ mod damage;
 mod docs;
 mod drivers;
 mod fencing;
+mod hashing;
 mod introspection;
 mod keyspace;
 mod loaded;

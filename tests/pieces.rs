@@ -253,6 +253,129 @@ fn a_long_line_is_told_in_pieces() {
     });
 }
 
+// ---------------------------------------------------------------- subjects
+
+/// A rule with a hundred subjects: u0 has taken one token, u1 two …
+fn hundred_subjects(s: &mut Stage) -> i64 {
+    s.run("CONFIG SET sluice.due-per-command 10");
+    let now = wall();
+    s.run(&format!("SLUICE.CLOCK SET {now}"));
+    s.run("HOT.SET h 200 1 60000");
+    for i in 0..100 {
+        s.run(&format!("HOT.TAKE h u{i} COST {}", i + 1));
+    }
+    now
+}
+
+/// What HOT.INFO tells of a field.
+fn told(s: &mut Stage, field: &str) -> String {
+    let info = s.shown("HOT.INFO h");
+    let words: Vec<&str> = info.split(|c| "[], ".contains(c)).filter(|w| !w.is_empty()).collect();
+    let at = words.iter().position(|w| w.trim_matches('"') == field).expect("a field of HOT.INFO");
+    words[at + 1].to_owned()
+}
+
+#[test]
+fn another_rule_is_in_force_for_all_before_they_are_converted() {
+    on_stage(|s| {
+        let now = hundred_subjects(s);
+        // Half of them have as many tokens as there is room for now, or more.
+        s.run("HOT.SET h 150 2 60000");
+        // (HOT.INFO does a part itself.)
+        assert_eq!((s.field("work_pending"), told(s, "subjects")), (1, "100".into()));
+        assert_eq!(s.shown("HOT.PEEK h u10"), "[1, 150, 149, 0, 30000, 30000]");
+        assert_eq!(s.shown("HOT.TAKE h u60"), "[1, 150, 138, 0, 30000, 360000]");
+        assert_eq!(s.shown("HOT.TAKE h u99 COST 101"), "[0, 150, 100, 30000, 30000, 1500000]");
+        assert_eq!(s.shown("HOT.TAKE h new COST 5"), "[5, 150, 145, 0, 30000, 150000]");
+        // And again, before the first was done.
+        s.run("HOT.SET h 150 1 60000");
+        assert_eq!(s.shown("HOT.PEEK h u61"), "[1, 150, 137, 0, 60000, 780000]");
+        s.run("HOT.EXCEPT h u62 1000 1 60000");
+        assert_eq!(s.shown("HOT.PEEK h u62")[..14], *"[1, 1000, 136,");
+        assert_eq!(s.field("work_pending"), 1);
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        assert_eq!((s.field("work_pending"), told(s, "subjects")), (0, "51".into()));
+    });
+}
+
+#[test]
+fn a_smaller_number_of_subjects_is_reached_in_pieces() {
+    on_stage(|s| {
+        let now = hundred_subjects(s);
+        s.run("HOT.SET h 200 1 60000 MAXSUBJECTS 20");
+        assert_eq!(
+            (s.field("work_pending"), told(s, "subjects"), told(s, "forgotten")),
+            (1, "80".into(), "30".into())
+        );
+        // Whose turn has not come is limited by what it has; a new one makes the number no larger.
+        assert_eq!(s.shown("HOT.PEEK h u40"), "[1, 200, 158, 0, 60000, 2520000]");
+        assert_eq!(s.shown("HOT.TAKE h new COST 200")[..10], *"[200, 200,");
+        assert_eq!(told(s, "subjects"), "40");
+        s.run(&format!("SLUICE.CLOCK SET {now}"));
+        assert_eq!(
+            (s.field("work_pending"), told(s, "subjects"), told(s, "forgotten")),
+            (0, "20".into(), "81".into())
+        );
+        assert_eq!(
+            (s.shown("HOT.PEEK h u80")[..13].to_owned(), s.shown("HOT.PEEK h u81")[..13].to_owned()),
+            ("[1, 200, 199,".into(), "[1, 200, 117,".into())
+        );
+    });
+}
+
+#[test]
+fn idle_subjects_that_come_due_together_go_in_pieces() {
+    on_stage_alone(|s| {
+        s.run("CONFIG SET sluice.due-per-command 10");
+        s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
+        s.run("HOT.SET h 1 1 1000");
+        for i in 0..100 {
+            s.run(&format!("HOT.TAKE h u{i}"));
+        }
+        let full = told(s, "bytes");
+        for line in ["MULTI", "SLUICE.CLOCK REAL", "HOT.PEEK h u99"] {
+            s.run(line);
+        }
+        assert_eq!(s.shown("EXEC"), "[\"OK\", [1, 1, 0, 0, 1000, 1000]]");
+        eventually("all to be dropped", || s.field("work_pending") == 0);
+        assert!(told(s, "bytes").parse::<i64>().expect("a number") < full.parse().expect("a number"));
+    });
+}
+
+#[test]
+fn what_is_put_off_on_subjects_goes_on_after_a_reload_and_a_failover() {
+    for aof in ["no", "yes"] {
+        on_stage_alone_with(
+            |builder| builder.option("appendonly", aof),
+            |s| {
+                let replica = Server::builder(s.server.engine()).option("hz", "100").start();
+                replica.replica_of(&s.server);
+                let mut other = Stage::on(replica);
+                other.run("CONFIG SET sluice.due-per-command 10");
+                let now = hundred_subjects(s);
+                other.run(&format!("SLUICE.CLOCK SET {now}"));
+                s.run("HOT.SET h 150 2 60000 MAXSUBJECTS 20");
+                s.run("HOT.TAKE h new COST 5");
+                let digest = "DEBUG DIGEST-VALUE h";
+                let middle = s.shown(digest);
+                eventually("the replica to be equal", || other.shown(digest) == middle);
+                assert_eq!(s.field("work_pending"), 1);
+                s.run("COPY h copy");
+                assert_eq!(s.shown("DEBUG DIGEST-VALUE copy"), middle);
+                s.run(if aof == "yes" { "DEBUG LOADAOF" } else { "DEBUG RELOAD" });
+                assert_eq!((s.shown(digest), s.field("work_pending") > 0), (middle.clone(), true));
+                other.server.promote();
+                other.run(&format!("SLUICE.CLOCK SET {now}"));
+                s.run(&format!("SLUICE.CLOCK SET {now}"));
+                assert_eq!((s.field("work_pending"), other.field("work_pending")), (0, 0));
+                assert_eq!((told(s, "subjects"), told(s, "forgotten")), ("20".into(), "31".into()));
+                assert_eq!(s.shown(digest), other.shown(digest));
+                assert_eq!(s.shown(digest), s.shown("DEBUG DIGEST-VALUE copy"));
+            },
+        );
+    }
+}
+
 // ---------------------------------------------------------------- replies
 
 #[test]

@@ -1,5 +1,5 @@
 //! How long others wait while very much is concerned: the largest gap between two answers to PING on a connection of its own, while a command
-//! about a million messages runs and until all that it put off is done. `SLUICE_STALLS=n` takes another number than a million. Wall time, least of
+//! about a million messages or subjects runs and until all that it put off is done. `SLUICE_STALLS=n` takes another number than a million. Wall time, least of
 //! three.
 
 use crate::Bench;
@@ -88,6 +88,19 @@ impl Queue {
         }
     }
 
+    /// As many subjects of one rule as there would be messages.
+    fn take(&mut self) {
+        self.line("HOT.SET h 1000 1 60000 MAXSUBJECTS 1000000");
+        for batch in 0..self.n / BATCH {
+            let line = |i: usize| format!("HOT.TAKE h subject:{} COST {}", batch * BATCH + i, 1 + i % 900);
+            let lines = (0..BATCH).map(|i| crate::pipe::bytes_of(&line(i).split(' ').collect::<Vec<_>>()));
+            self.pipe.send(&lines.collect::<Vec<_>>().concat());
+            for _ in 0..BATCH {
+                self.pipe.reply();
+            }
+        }
+    }
+
     /// All of them die of the one time that they may be delivered.
     fn die(&mut self) {
         self.an_hour_ago();
@@ -102,7 +115,7 @@ impl Queue {
 /// What is there before, the command, and how long others may wait for it (None: as long as it says).
 type Row = (&'static str, fn(&mut Queue), &'static str, Option<f64>);
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 17] = [
     (
         "RQ.LEN right when the leases ended",
         |q| (q.an_hour_ago(), q.push(""), q.claim(10)).2,
@@ -145,6 +158,8 @@ const ROWS: [Row; 15] = [
         "RQ.REQUEUE q ALL COUNT 10000",
         Some(20.0),
     ),
+    ("HOT.SET of other limits", Queue::take, "HOT.SET h 500 1 30000 MAXSUBJECTS 1000000", Some(10.0)),
+    ("HOT.SET of MAXSUBJECTS 1000", Queue::take, "HOT.SET h 1000 1 60000 MAXSUBJECTS 1000", Some(10.0)),
     ("RQ.PURGE READY COUNT 10000", |q| q.push(""), "RQ.PURGE q READY COUNT 10000", Some(20.0)),
 ];
 

@@ -26,7 +26,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             KeyUse::Write,
             "key capacity tokens period [MAXSUBJECTS n]",
             "Sets the rule that limits each subject of a resource; subjects keep their tokens.",
-            "O(n) with n subjects",
+            "O(1) until it is in force; what it makes of n subjects is done in pieces",
         ),
         set,
     )?;
@@ -81,7 +81,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             KeyUse::Read,
             "key",
             "Tells a resource's rule, its subjects and counts.",
-            "O(1), more when many subjects have become full",
+            "O(1); O(n) with n subjects that have become full of late, at most 10000",
         ),
         info,
     )

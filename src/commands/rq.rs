@@ -4,6 +4,7 @@
 use super::rq_options::{self as options, Claim, MAX_BATCH};
 use super::rq_view;
 use crate::engine::journal::Journal;
+use crate::engine::names_hash::{Keyed, Set};
 use crate::engine::queue::{
     Cursor, Few, Id, Movable, NackOptions, Pause, Queue, Receipt, Receipted, Refusal, Scope, State, Which,
 };
@@ -18,7 +19,6 @@ use crate::server::reply::message::messages;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::reply::writer::Reply;
 use crate::server::work::{serve, wait};
-use hashbrown::HashSet;
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
@@ -148,7 +148,7 @@ pub fn mclaim(call: &Call<'_>) -> Result<(), Error> {
     }
     match claim.block {
         Some(ms) if call.may_block() => {
-            let mut seen = HashSet::with_capacity(keys.len());
+            let mut seen = Set::with_capacity_and_hasher(keys.len(), Keyed);
             let first = keys.start;
             let names = keys.map(|i| call.arg(i)).filter(|name| seen.insert(*name));
             wait(call, first, names.map(Into::into).collect(), claim, ms, Wrap::Key);

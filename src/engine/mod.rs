@@ -19,6 +19,7 @@ pub mod hot;
 pub mod journal;
 pub mod leaky;
 pub mod leaky_bucket;
+pub mod names_hash;
 pub mod object;
 pub mod queue;
 pub mod semaphore;

@@ -7,18 +7,20 @@
 //!
 //! Invariants:
 //! - A subject with an exception is reckoned by that, every other by the rule.
-//! - At most `max` subjects are kept. A granted take of a new one first drops those that are full, then, if there is no room, the one
-//!   nearest to full, which is counted as forgotten. Nearest: by instant of fullness in ms, then by name.
+//! - At most `max` subjects are kept, or more for a moment after the rule was changed. A granted take of a new one first drops those that
+//!   are full, then, if there is no room, the one nearest to full, which is counted as forgotten. Nearest: by instant of fullness in ms, then by name.
 //! - Full ones are dropped when a new one comes, when the rule is set, and by the timer once they have been full for [`LINGER`]: until
 //!   then a clock that steps back finds them as they were.
+//! - What a changed rule makes of very many subjects is done in pieces, and seen at once (see [`settle`]).
 //! - A refused take changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
-//! - `Set` and `Forget` are the two effects that reckon when applied: exact functions of the state and of what they carry, so that a rule
-//!   for a million subjects is changed by a few bytes. All others are absolute.
+//! - `Set`, `Rule`, `Forget` and `Evict` are the effects that reckon when applied: exact functions of the state and of what they carry, so
+//!   that a rule for a million subjects is changed by a few bytes. All others are absolute; `Converted` changes nothing that is told or kept.
 //! - Not state: the hottest, the counters of takes.
 
 mod chunked;
 mod names;
 mod object;
+mod settle;
 mod subjects;
 #[cfg(test)]
 mod tests;
@@ -29,11 +31,13 @@ pub use object::Effect;
 pub use top::{HALF_LIFE, Hottest, TRACKED};
 
 use super::bucket::narrow::Narrow;
-use super::bucket::{Bucket, Level, Limits, Policy};
+use super::bucket::{Bucket, Limits, Policy};
 use super::journal::Journal;
+use super::names_hash::of_name;
 use super::time::{MS, Micros};
-use hashbrown::HashMap;
-use subjects::{Deficit, MOST, Subjects, ms};
+use settle::Past;
+use std::collections::{BTreeMap, VecDeque};
+use subjects::{Deficit, MOST, Subjects};
 use top::Top;
 
 /// How many subjects a rule keeps if nobody says otherwise.
@@ -42,11 +46,8 @@ pub const DEFAULT_MAX: i64 = 1_000_000;
 /// How long a full subject is still kept at most.
 pub const LINGER: Micros = 300_000 * MS;
 
-/// At most so many full subjects are dropped by one take: no call stops for long.
-const DROPS: usize = 1_000;
-
-/// With more subjects than this, and a clock that stepped back, the nearest to full is not sought among all.
-const SEARCHED: usize = 4_096;
+/// At most so many full ones are taken off when the subjects are counted: no call stops for long.
+const COUNTED: usize = 10_000;
 
 /// There is no rule: "ERR no such rule".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +58,12 @@ pub struct NoRule;
 pub struct Hot {
     rule: Option<Limits>,
     max: i64,
+    /// The rules before it by which some subjects are still kept, oldest first; and up to where they may be.
+    past: VecDeque<Past>,
+    unconverted: usize,
     subjects: Subjects,
-    exceptions: HashMap<Box<[u8]>, Limits>,
+    /// A tree: however many there are, one more never makes it move them all.
+    exceptions: BTreeMap<Box<[u8]>, Limits>,
     exception_bytes: usize,
     forgotten: u64,
     /// No subject's own instant is later.
@@ -86,10 +91,14 @@ pub struct Info {
 impl Hot {
     /// `HOT.SET`: the rule of all subjects without an exception; their tokens are kept.
     pub fn set(&mut self, limits: Limits, max: i64, now: Micros, journal: &mut Journal) {
-        if (self.rule, self.max) == (Some(limits), max) {
-            self.forget_full(now, usize::MAX, journal);
-        } else {
-            self.commit(Effect::Set { limits, max, at: now }, journal);
+        if (self.rule, self.max) != (Some(limits), max) {
+            self.commit(Effect::Rule { limits, max, at: now }, journal);
+        }
+        let done = self.settle_most(now, journal.left(), journal);
+        journal.spend(done);
+        if self.past.is_empty() {
+            let done = self.forget_full(now, journal.left(), journal);
+            journal.spend(done);
         }
     }
 
@@ -125,6 +134,7 @@ impl Hot {
 
     fn set_exception(&mut self, subject: &[u8], limits: Option<Limits>, now: Micros, journal: &mut Journal) {
         let new = limits.or(self.rule);
+        self.bring_up(subject);
         let bucket = self.subjects.find(subject).and_then(|slot| self.bucket(slot));
         if bucket.is_some() {
             self.commit(Effect::Drop { subject: subject.into(), counted: false }, journal);
@@ -148,13 +158,15 @@ impl Hot {
         now: Micros,
         journal: &mut Journal,
     ) -> Result<[i64; 6], NoRule> {
-        if !at_most && let Some(six) = self.take_plain(subject, cost, now, journal) {
+        let hash = of_name(subject);
+        if !at_most && let Some(six) = self.take_plain(subject, hash, cost, now, journal) {
             return Ok(six);
         }
+        self.bring_up(subject);
         let (stored, limits) = self.open(subject, now)?;
         let mut bucket = stored.unwrap_or(Bucket::new(limits, 0)).brought(now);
         let (granted, mut retry) = verdict(&bucket, cost, at_most);
-        self.count(subject, granted > 0, now);
+        self.count(subject, hash, granted > 0, now);
         if granted > 0 {
             bucket.charge(granted);
             if granted < cost && retry > 0 {
@@ -175,17 +187,18 @@ impl Hot {
     fn take_plain(
         &mut self,
         subject: &[u8],
+        hash: u64,
         cost: i64,
         now: Micros,
         journal: &mut Journal,
     ) -> Option<[i64; 6]> {
         let limits = self.limits(subject)?;
-        let slot = self.subjects.find(subject)?;
+        let slot = self.subjects.find_by(subject, hash).filter(|slot| self.subjects.age(*slot) == 0)?;
         let Deficit { missing, at } = self.subjects.deficit(slot, limits.rate())?;
         let level = i64::try_from(limits.full() - missing).ok()?;
         let mut bucket = Narrow::brought(limits, level, at, now).filter(|b| !b.is_full())?;
         let taken = bucket.take(cost);
-        self.count(subject, taken.is_ok(), now);
+        self.count(subject, hash, taken.is_ok(), now);
         if let Err(retry) = taken {
             return Some(bucket.six(0, retry));
         }
@@ -195,8 +208,8 @@ impl Hot {
         Some(bucket.six(cost, 0))
     }
 
-    fn count(&mut self, subject: &[u8], granted: bool, now: Micros) {
-        self.top.count(subject, granted, now);
+    fn count(&mut self, subject: &[u8], hash: u64, granted: bool, now: Micros) {
+        self.top.count(subject, hash, granted, now);
         self.granted += i64::from(granted);
         self.refused += i64::from(!granted);
     }
@@ -224,7 +237,7 @@ impl Hot {
             tokens: rule.tokens(),
             period: rule.period_ms(),
             maxsubjects: self.max,
-            subjects: (self.subjects.len() - self.subjects.full(now).count()) as i64,
+            subjects: (self.subjects.len() - self.subjects.count_full(now, COUNTED)) as i64,
             exceptions: self.exceptions.len() as i64,
             forgotten: i64::try_from(self.forgotten).unwrap_or(i64::MAX),
             granted: self.granted,
@@ -246,18 +259,20 @@ impl Hot {
         self.exceptions.get(subject).copied().or(self.rule)
     }
 
-    /// The bucket in a slot.
+    /// The bucket in a slot, by the rule of now; None: it was full when the rule was changed, so it is as if it were not there.
     fn bucket(&self, slot: u32) -> Option<Bucket> {
         let limits = self.limits(self.subjects.name(slot))?;
-        let Deficit { missing, at } = self.subjects.deficit(slot, limits.rate())?;
+        let Deficit { missing, at } = match self.subjects.age(slot) {
+            0 => self.subjects.deficit(slot, limits.rate()),
+            age => self.converted(slot, age),
+        }?;
         Some(Bucket::plain(limits, limits.full() - missing, at))
     }
 
     /// The subject's bucket, if it is kept and not full, and its limits.
     fn open(&self, subject: &[u8], now: Micros) -> Result<(Option<Bucket>, Limits), NoRule> {
         let limits = self.limits(subject).ok_or(NoRule)?;
-        let stored = self.subjects.find(subject).and_then(|slot| self.subjects.deficit(slot, limits.rate()));
-        let bucket = stored.map(|d| Bucket::plain(limits, limits.full() - d.missing, d.at));
+        let bucket = self.subjects.find(subject).and_then(|slot| self.bucket(slot));
         Ok((bucket.filter(|b| !b.is_full(now)), limits))
     }
 
@@ -269,66 +284,6 @@ impl Hot {
     fn commit(&mut self, effect: Effect<'_>, journal: &mut Journal) {
         journal.record(&effect, []);
         self.make(effect);
-    }
-
-    /// Makes room for a new subject: drops what is full (an old entry of its own, too), and if need be the nearest to full.
-    fn make_room(&mut self, subject: &[u8], now: Micros, journal: &mut Journal) {
-        if self.forget_full(now, DROPS, journal) < DROPS {
-            while let Some(slot) = self.subjects.full_behind(now) {
-                let subject = self.subjects.name(slot).to_vec().into();
-                self.commit(Effect::Drop { subject, counted: false }, journal);
-            }
-        }
-        if self.subjects.find(subject).is_some() {
-            self.commit(Effect::Drop { subject: subject.into(), counted: false }, journal);
-        }
-        while self.subjects.len() >= most(self.max) {
-            let Some(slot) = self.nearest(now) else {
-                return;
-            };
-            let counted = self.bucket(slot).is_none_or(|b| !b.is_full(now));
-            let subject = self.subjects.name(slot).to_vec().into();
-            self.commit(Effect::Drop { subject, counted }, journal);
-        }
-    }
-
-    /// Drops subjects that are full at `now`, first come first, at most `most`; answers how many.
-    fn forget_full(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
-        let full =
-            |o: &Self| o.subjects.first().is_some_and(|slot| o.subjects.full_at(slot) <= i128::from(now));
-        let mut count = 0;
-        // Counted by doing it: the effect says how many, and applies to nothing more here.
-        while count < most && full(self) {
-            self.forget_first(1);
-            count += 1;
-        }
-        if count > 0 {
-            journal.record(&Effect::Forget { count: count as u64 }, []);
-        }
-        count
-    }
-
-    fn forget_first(&mut self, count: u64) {
-        for _ in 0..count {
-            let Some(slot) = self.subjects.first() else {
-                return;
-            };
-            self.subjects.remove(slot);
-        }
-    }
-
-    /// The subject nearest to full, seen at `now`.
-    fn nearest(&self, now: Micros) -> Option<u32> {
-        if now >= self.latest || self.subjects.len() > SEARCHED {
-            return self.subjects.first();
-        }
-        // The clock has stepped back: one whose level that cut is nearer than its entry says.
-        let nearness = |slot: u32| {
-            let brought = self.bucket(slot)?.brought(now);
-            let full_at = i128::from(now) + brought.reach(Level::whole(brought.limits().full()));
-            Some((ms(full_at), self.subjects.name(slot)))
-        };
-        self.subjects.slots().min_by_key(|slot| nearness(*slot))
     }
 }
 

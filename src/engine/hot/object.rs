@@ -1,15 +1,15 @@
 //! The rule and its subjects as the object of a key: effects, snapshots, time.
 
 use super::names::MAX_NAME;
-use super::subjects::Deficit;
-use super::{Hot, LINGER, most};
-use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, Policy, up_to_ms};
+use super::subjects::{Deficit, MOST};
+use super::{Hot, LINGER};
+use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
-use crate::engine::footprint::{block, table};
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
-use crate::engine::object::{Lifetime, Object};
+use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ use std::ffi::CStr;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect<'a> {
     /// The rule from `at` on: every subject without an exception is carried over, those full are dropped, those for whom there is no
-    /// room are forgotten, nearest to full first.
+    /// room are forgotten, nearest to full first. Not made any more but on an object without subjects: `Rule` leaves that for later.
     Set { limits: Limits, max: i64, at: Micros },
     /// A subject that is not kept has limits of its own, or the rule's again.
     Except {
@@ -44,6 +44,13 @@ pub enum Effect<'a> {
     Forget { count: u64 },
     /// How many were forgotten so far.
     Forgotten { total: u64 },
+    /// The rule from `at` on: every subject without an exception is as if carried over, those full then as if dropped.
+    Rule { limits: Limits, max: i64, at: Micros },
+    /// Of the subjects that were there when the rule was changed at most so many are still to be carried over; what is told and kept is the
+    /// same as before.
+    Converted { left: u64 },
+    /// The first `count` subjects, in the order in which they become full, are forgotten.
+    Evict { count: u64 },
 }
 
 /// Reads a name without trusting its length: only what is there is allocated.
@@ -59,8 +66,9 @@ impl Hot {
     /// [`Object::apply`] by another name: changes the state and nothing else.
     pub(super) fn make(&mut self, effect: Effect<'_>) {
         match effect {
-            Effect::Set { limits, max, at } => self.carry_over(limits, max, at),
+            Effect::Set { limits, max, at } => self.set_at_once(limits, max, at),
             Effect::Except { subject, limits } => {
+                self.bring_up(&subject);
                 let old = match limits {
                     Some(limits) => self.exceptions.insert(subject[..].into(), limits),
                     None => self.exceptions.remove(&subject[..]),
@@ -72,19 +80,31 @@ impl Hot {
                 }
             }
             Effect::Taken { subject, units, at } => {
+                self.bring_up(&subject);
                 if let Some(limits) = self.limits(&subject) {
                     let slot = self.subjects.find_or_add(&subject);
                     self.taken(slot, limits, units, at);
                 }
             }
             Effect::Drop { subject, counted } => {
+                self.bring_up(&subject);
                 if let Some(slot) = self.subjects.find(&subject) {
                     self.subjects.remove(slot);
                     self.forgotten = self.forgotten.saturating_add(u64::from(counted));
                 }
             }
-            Effect::Forget { count } => self.forget_first(count),
+            Effect::Forget { count } => {
+                self.convert_down_to(0);
+                self.forget_first(count);
+            }
             Effect::Forgotten { total } => self.forgotten = total,
+            Effect::Rule { limits, max, at } => self.change_rule(limits, max, at),
+            Effect::Converted { left } => self.convert_down_to(usize::try_from(left).unwrap_or(usize::MAX)),
+            Effect::Evict { count } => {
+                self.convert_down_to(0);
+                self.forget_first(count);
+                self.forgotten = self.forgotten.saturating_add(count);
+            }
         }
     }
 
@@ -94,41 +114,10 @@ impl Hot {
         self.latest = self.latest.max(at);
     }
 
-    fn carry_over(&mut self, limits: Limits, max: i64, at: Micros) {
-        let old = self.rule.replace(limits);
-        self.max = max;
-        if let Some(old) = old.filter(|old| *old != limits) {
-            let exceptions = &self.exceptions;
-            let mut latest = self.latest;
-            self.subjects.change(|subjects, slot| {
-                let excepted = !exceptions.is_empty() && exceptions.contains_key(subjects.name(slot));
-                let Deficit { missing, at: then } =
-                    subjects.deficit(slot, old.rate()).filter(|_| !excepted)?;
-                let bucket = Bucket::plain(old, old.full() - missing, then);
-                let new = bucket.changed(at, limits, 0, Policy::Keep);
-                latest = latest.max(new.at());
-                Some((Deficit { missing: limits.full() - new.level().units, at: new.at() }, limits.rate()))
-            });
-            self.latest = latest;
-        }
-        // From the last slot down: a removed one's place is taken by one that was looked at.
-        for slot in self.subjects.slots().rev() {
-            if self.subjects.full_at(slot) <= i128::from(at) {
-                self.subjects.remove(slot);
-            }
-        }
-        while self.subjects.len() > most(max)
-            && let Some(slot) = self.nearest(at)
-        {
-            self.subjects.remove(slot);
-            self.forgotten = self.forgotten.saturating_add(1);
-        }
-    }
-
     fn check_effect(&self, effect: &Effect<'_>) -> Result<(), Corrupt> {
-        let kept = |subject: &[u8]| self.subjects.find(subject).is_some();
+        let kept = |subject: &[u8]| self.subjects.find(subject).and_then(|slot| self.bucket(slot)).is_some();
         match effect {
-            Effect::Set { limits, max, at } => {
+            Effect::Set { limits, max, at } | Effect::Rule { limits, max, at } => {
                 limits.check()?;
                 if !(1..=MAX_COUNT).contains(max) {
                     return Err(Corrupt("maxsubjects out of range"));
@@ -148,7 +137,8 @@ impl Hot {
                 if *units < 0 || *units >= limits.full() || *at < 0 {
                     return Err(Corrupt("level out of range"));
                 }
-                if !kept(subject) && self.subjects.len() >= most(self.max) {
+                // More than `max` may be there, and still to be forgotten.
+                if !kept(subject) && self.subjects.len() >= MOST {
                     return Err(Corrupt("too many subjects"));
                 }
                 Ok(())
@@ -156,11 +146,11 @@ impl Hot {
             Effect::Drop { subject, .. } => {
                 kept(subject).then_some(()).ok_or(Corrupt("drops an unknown subject"))
             }
-            Effect::Forget { count } => {
+            Effect::Forget { count } | Effect::Evict { count } => {
                 let enough = usize::try_from(*count).is_ok_and(|count| count <= self.subjects.len());
                 enough.then_some(()).ok_or(Corrupt("drops unknown subjects"))
             }
-            Effect::Forgotten { .. } => Ok(()),
+            Effect::Forgotten { .. } | Effect::Converted { .. } => Ok(()),
         }
     }
 
@@ -200,8 +190,6 @@ impl Object for Hot {
         };
         journal.record(&Effect::Set { limits, max: self.max, at: 0 }, []);
         journal.record(&Effect::Forgotten { total: self.forgotten }, []);
-        let mut exceptions: Vec<_> = self.exceptions.iter().collect();
-        exceptions.sort_unstable_by_key(|(subject, _)| *subject);
         let mut written = 0;
         let mut flush_now_and_then = |journal: &mut Journal| {
             written += 1;
@@ -209,7 +197,7 @@ impl Object for Hot {
                 flush(journal);
             }
         };
-        for (subject, limits) in exceptions {
+        for (subject, limits) in &self.exceptions {
             journal.record(&Effect::Except { subject: subject[..].into(), limits: Some(*limits) }, []);
             flush_now_and_then(journal);
         }
@@ -223,16 +211,20 @@ impl Object for Hot {
     }
 
     fn next_event(&self) -> Option<Micros> {
-        self.drop_at()
+        if self.is_unfinished() { Some(AT_ONCE) } else { self.drop_at() }
     }
 
     fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        let full = now.saturating_sub(LINGER);
-        self.forget_full(full, most, journal) < most || self.drop_at().is_none_or(|at| at > now)
+        let mut done = self.settle_most(now, most, journal);
+        if self.past.is_empty() {
+            done += self.forget_full(now.saturating_sub(LINGER), most.saturating_sub(done), journal);
+        }
+        journal.spend(done);
+        self.next_event().is_none_or(|at| at > now)
     }
 
     fn event(&self, effect: &Self::Effect, _now: Micros) -> Option<&'static CStr> {
-        matches!(effect, Effect::Set { .. }).then_some(c"hot.set")
+        matches!(effect, Effect::Set { .. } | Effect::Rule { .. }).then_some(c"hot.set")
     }
 
     fn lifetime(&self, _now: Micros) -> Lifetime {
@@ -240,8 +232,7 @@ impl Object for Hot {
     }
 
     fn memory(&self) -> usize {
-        let exceptions =
-            table(self.exceptions.capacity(), size_of::<(Box<[u8]>, Limits)>()) + self.exception_bytes;
+        let exceptions = tree(self.exceptions.len(), size_of::<(Box<[u8]>, Limits)>()) + self.exception_bytes;
         size_of::<Self>() + self.subjects.memory() + exceptions + self.top.memory()
     }
 
@@ -253,6 +244,8 @@ impl Object for Hot {
         Self {
             rule: self.rule,
             max: self.max,
+            past: self.past.clone(),
+            unconverted: self.unconverted,
             subjects: self.subjects.clone(),
             exceptions: self.exceptions.clone(),
             exception_bytes: self.exception_bytes,

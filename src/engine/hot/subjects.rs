@@ -7,17 +7,20 @@
 //! how much it is over then (`over`, less than a µs's gain). With the refill rate that is the exact level. What does not fit (full
 //! only after 12 days or later) lies in a map of its own.
 //!
-//! Invariants: slots are 0 … len-1; heap and table hold each slot once, an entry knows its place in the heap and the next of its bucket.
-//! The order is total: (instant of fullness in whole ms, rounded up; name).
+//! When the rule changes what every entry means, a new *generation* begins: the heap begins empty, and an entry is *old*, and in no order, until it
+//! is put again (see [`super::settle`]). So beginning costs nothing, however many there are.
+//!
+//! Invariants: slots are 0 … len-1; the table holds each slot once, the heap each that is not old; an entry knows its place in the heap, if it
+//! is there, and the next of its bucket. The order is total: (instant of fullness in whole ms, rounded up; name).
+
+mod heap;
 
 use super::chunked::Chunked;
 use super::names::Names;
 use crate::engine::bucket::div_ceil;
+use crate::engine::names_hash::of_name;
 use crate::engine::time::Micros;
-use hashbrown::DefaultHashBuilder;
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::hash::BuildHasher;
 
 const NONE: u32 = u32::MAX;
 
@@ -36,14 +39,19 @@ struct Entry {
     /// `over` (40 bits), then the low bits of `since`.
     over_since: u64,
     since_high: u16,
-    /// The length of the name (10 bits) and some bits of its hash, so that a stranger's name is rarely looked at.
+    /// The length of the name less one (9 bits), the generation (3 bits), and some bits of the hash, so that a stranger's name is rarely looked at.
     len_tag: u16,
     name: u32,
     /// The next slot in the same bucket of the table.
     next: u32,
-    /// The place in the heap.
+    /// The place in the heap; of an old one it means nothing.
     place: u32,
 }
+
+/// How many generations are told apart.
+pub(super) const GENERATIONS: usize = 8;
+const GENERATION_SHIFT: u32 = 9;
+const GENERATION: u16 = (GENERATIONS as u16 - 1) << GENERATION_SHIFT;
 
 /// What does not fit into an entry.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +76,8 @@ pub(super) struct Subjects {
     /// The first slot of each bucket.
     table: Chunked<u32>,
     far: BTreeMap<u32, Far>,
-    hasher: DefaultHashBuilder,
+    /// That of what is put now, where an entry has it.
+    generation: u16,
 }
 
 impl Subjects {
@@ -92,23 +101,47 @@ impl Subjects {
         if index < buckets { index } else { index & (wide / 2 - 1) }
     }
 
-    fn bucket_of(&self, slot: u32) -> usize {
-        self.bucket(self.hasher.hash_one(self.name(slot)))
+    fn hash_of(&self, slot: u32) -> u64 {
+        of_name(self.name(slot))
     }
 
     pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
+        if self.table.len() == 0 { None } else { self.find_by(name, of_name(name)) }
+    }
+
+    /// The same, for who knows the hash of the name.
+    pub(super) fn find_by(&self, name: &[u8], hash: u64) -> Option<u32> {
         if self.table.len() == 0 {
             return None;
         }
-        let hash = self.hasher.hash_one(name);
         let mut slot = self.table.get(self.bucket(hash))?;
         while let Some(entry) = self.entry(slot) {
-            if entry.len_tag == len_tag(name, hash) && self.names.get(name.len(), entry.name) == name {
+            if entry.len_tag & !GENERATION == len_tag(name, hash)
+                && self.names.get(name.len(), entry.name) == name
+            {
                 return Some(slot);
             }
             slot = entry.next;
         }
         None
+    }
+
+    /// How many generations ago the subject was put; 0: it is not old.
+    #[inline]
+    pub(super) fn age(&self, slot: u32) -> usize {
+        self.entry(slot).map_or(0, |e| self.age_of(&e))
+    }
+
+    fn age_of(&self, entry: &Entry) -> usize {
+        usize::from(
+            (self.generation.wrapping_sub(entry.len_tag & GENERATION) & GENERATION) >> GENERATION_SHIFT,
+        )
+    }
+
+    /// A new generation begins: all are one older. At most [`GENERATIONS`] - 1 times until all have been put.
+    pub(super) fn grow_old(&mut self) {
+        self.generation = self.generation.wrapping_add(1 << GENERATION_SHIFT) & GENERATION;
+        self.heap = Chunked::default();
     }
 
     /// What the subject is missing; `rate` is that under which it was put.
@@ -132,7 +165,7 @@ impl Subjects {
         }
     }
 
-    /// The first to be full.
+    /// The first to be full of those that are not old.
     pub(super) fn first(&self) -> Option<u32> {
         self.heap.get(0)
     }
@@ -149,9 +182,9 @@ impl Subjects {
         slots
     }
 
-    /// Those that are full at `now`. As the order goes by whole ms, one that is full may stand behind one that is not quite.
-    pub(super) fn full(&self, now: Micros) -> impl Iterator<Item = u32> {
-        self.until_ms(now).filter(move |slot| self.full_at(*slot) <= i128::from(now))
+    /// How many are full at `now`, of the first `looked_at`. As the order goes by whole ms, one that is full may stand behind one that is not quite.
+    pub(super) fn count_full(&self, now: Micros, looked_at: usize) -> usize {
+        self.until_ms(now).take(looked_at).filter(|slot| self.full_at(*slot) <= i128::from(now)).count()
     }
 
     /// One that is full at `now` though the first is not, if it is found without looking far.
@@ -175,7 +208,8 @@ impl Subjects {
 
     /// The subject's slot; a new one is missing nothing until it is [put](Self::put).
     pub(super) fn find_or_add(&mut self, name: &[u8]) -> u32 {
-        if let Some(slot) = self.find(name) {
+        let hash = of_name(name);
+        if let Some(slot) = self.find_by(name, hash) {
             return slot;
         }
         let slot = self.len() as u32;
@@ -185,7 +219,7 @@ impl Subjects {
             full_at: 0,
             over_since: 0,
             since_high: 0,
-            len_tag: len_tag(name, self.hasher.hash_one(name)),
+            len_tag: len_tag(name, hash) | self.generation,
             name: index,
             next: NONE,
             place,
@@ -196,12 +230,17 @@ impl Subjects {
             self.table.push(NONE);
             self.split();
         }
-        self.link(slot);
+        self.link(slot, hash);
         slot
     }
 
-    /// Keeps what a subject is missing (> 0) under a refill of `rate`.
+    /// Keeps what a subject is missing (> 0) under a refill of `rate`. It is not old any more.
     pub(super) fn put(&mut self, slot: u32, deficit: Deficit, rate: u64) {
+        if self.age(slot) > 0 {
+            self.write(slot, deficit, rate);
+            self.enter(slot);
+            return;
+        }
         // A new one's is 0, so it rises; one that was there is nearly always full later than before, so it sinks.
         let before = self.full_at(slot);
         self.write(slot, deficit, rate);
@@ -210,18 +249,6 @@ impl Subjects {
             self.sink(place);
         } else {
             self.settle_at(place);
-        }
-    }
-
-    /// Replaces what every subject is missing by what `change` makes of it, with its new rate.
-    pub(super) fn change(&mut self, mut change: impl FnMut(&Self, u32) -> Option<(Deficit, u64)>) {
-        for slot in self.slots() {
-            if let Some((deficit, rate)) = change(self, slot) {
-                self.write(slot, deficit, rate);
-            }
-        }
-        for place in (0..self.heap.len().div_ceil(4)).rev() {
-            self.sink(place);
         }
     }
 
@@ -253,8 +280,10 @@ impl Subjects {
         let Some(entry) = self.entry(slot) else {
             return;
         };
-        self.unlink(slot);
-        self.leave_heap(entry.place as usize);
+        self.unlink(slot, self.hash_of(slot));
+        if self.age_of(&entry) == 0 {
+            self.leave_heap(entry.place as usize);
+        }
         if let Some(moved) = self.names.remove(entry.len(), entry.name)
             && let Some(owner) = self.entries.get_mut(moved as usize)
         {
@@ -271,22 +300,25 @@ impl Subjects {
         if last != slot
             && let Some(entry) = self.entry(last)
         {
-            self.unlink(last);
+            let hash = self.hash_of(last);
+            self.unlink(last, hash);
             self.entries.set(slot as usize, entry);
-            self.heap.set(entry.place as usize, slot);
+            if self.age_of(&entry) == 0 {
+                self.heap.set(entry.place as usize, slot);
+            }
             self.names.set_owner(entry.len(), entry.name, slot);
             if let Some(far) = self.far.remove(&last) {
                 self.far.insert(slot, far);
             }
-            self.link(slot);
+            self.link(slot, hash);
         }
         self.entries.pop();
     }
 
     // The table.
 
-    fn link(&mut self, slot: u32) {
-        let bucket = self.bucket_of(slot);
+    fn link(&mut self, slot: u32, hash: u64) {
+        let bucket = self.bucket(hash);
         let next = self.table.get(bucket).unwrap_or(NONE);
         self.table.set(bucket, slot);
         if let Some(entry) = self.entries.get_mut(slot as usize) {
@@ -294,8 +326,8 @@ impl Subjects {
         }
     }
 
-    fn unlink(&mut self, slot: u32) {
-        let bucket = self.bucket_of(slot);
+    fn unlink(&mut self, slot: u32, hash: u64) {
+        let bucket = self.bucket(hash);
         let after = self.entry(slot).map_or(NONE, |e| e.next);
         let Some(mut at) = self.table.get(bucket) else {
             return;
@@ -337,81 +369,8 @@ impl Subjects {
 
     fn relink_chain(&mut self, mut slot: u32) {
         while let Some(entry) = self.entry(slot) {
-            self.link(slot);
+            self.link(slot, self.hash_of(slot));
             slot = entry.next;
-        }
-    }
-
-    // The heap: four children each.
-
-    fn order(&self, a: u32, b: u32) -> Ordering {
-        let by_time = match (self.entry(a), self.entry(b)) {
-            (Some(x), Some(y)) if x.since() != FAR && y.since() != FAR => {
-                ms(i128::from(x.full_at)).cmp(&ms(i128::from(y.full_at)))
-            }
-            _ => ms(self.full_at(a)).cmp(&ms(self.full_at(b))),
-        };
-        by_time.then_with(|| self.name(a).cmp(self.name(b)))
-    }
-
-    fn settle_at(&mut self, place: usize) {
-        self.rise(place);
-        if let Some(slot) = self.heap.get(place) {
-            let place = self.entry(slot).map_or(place, |e| e.place as usize);
-            self.sink(place);
-        }
-    }
-
-    fn rise(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / 4;
-            if !self.swap_if_less(place, parent) {
-                return;
-            }
-            place = parent;
-        }
-    }
-
-    fn sink(&mut self, mut place: usize) {
-        loop {
-            let children = (place * 4 + 1..=place * 4 + 4).filter_map(|p| Some((p, self.heap.get(p)?)));
-            let Some((least, _)) = children.min_by(|a, b| self.order(a.1, b.1)) else {
-                return;
-            };
-            if !self.swap_if_less(least, place) {
-                return;
-            }
-            place = least;
-        }
-    }
-
-    /// Swaps what is at `lower` with what is at `upper` if it comes first.
-    fn swap_if_less(&mut self, lower: usize, upper: usize) -> bool {
-        let (Some(a), Some(b)) = (self.heap.get(lower), self.heap.get(upper)) else {
-            return false;
-        };
-        if self.order(a, b) != Ordering::Less {
-            return false;
-        }
-        self.set_place(upper, a);
-        self.set_place(lower, b);
-        true
-    }
-
-    fn set_place(&mut self, place: usize, slot: u32) {
-        self.heap.set(place, slot);
-        if let Some(entry) = self.entries.get_mut(slot as usize) {
-            entry.place = place as u32;
-        }
-    }
-
-    fn leave_heap(&mut self, place: usize) {
-        let Some(last) = self.heap.pop() else {
-            return;
-        };
-        if place < self.heap.len() {
-            self.set_place(place, last);
-            self.settle_at(place);
         }
     }
 
@@ -428,14 +387,14 @@ impl Subjects {
     }
 }
 
-/// See [`Entry`]; a name has at most 512 bytes.
+/// See [`Entry`]; a name has 1 … 512 bytes. Without the generation.
 fn len_tag(name: &[u8], hash: u64) -> u16 {
-    name.len() as u16 | (hash >> 58 << 10) as u16
+    name.len().saturating_sub(1) as u16 | (hash >> 60 << 12) as u16
 }
 
 impl Entry {
     fn len(&self) -> usize {
-        usize::from(self.len_tag & 0x3ff)
+        usize::from(self.len_tag & ((1 << GENERATION_SHIFT) - 1)) + 1
     }
 
     fn since(&self) -> u64 {

@@ -6,10 +6,9 @@
 //! N / TRACKED.
 
 use crate::engine::time::{MS, Micros};
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::hash::BuildHasher;
 
 /// How many subjects are counted.
 pub const TRACKED: usize = 512;
@@ -24,7 +23,6 @@ const CALL: u64 = 1 << 10;
 pub(super) struct Top {
     /// The counters by the hash of their subject.
     index: HashTable<u32>,
-    hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
     /// Each counter once, least first, by a weight it once had: weights only grow between halvings.
     order: BinaryHeap<Reverse<(u64, u32)>>,
@@ -102,10 +100,9 @@ impl Top {
         self.index.insert_unique(hash, slot, |slot| counters.get(*slot as usize).map_or(0, |c| c.hash));
     }
 
-    /// One call of the subject.
-    pub(super) fn count(&mut self, subject: &[u8], granted: bool, now: Micros) {
+    /// One call of the subject, whose name has this hash.
+    pub(super) fn count(&mut self, subject: &[u8], hash: u64, granted: bool, now: Micros) {
         self.decay(now);
-        let hash = self.hasher.hash_one(subject);
         let same = |slot: &u32| self.counters.get(*slot as usize).is_some_and(|c| c.subject == subject);
         let slot = match self.index.find(hash, same) {
             Some(slot) => *slot,

@@ -8,8 +8,8 @@ use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::Wire;
 use crate::engine::journal::Journal;
+use crate::engine::names_hash::Set;
 use crate::engine::time::Micros;
-use hashbrown::HashSet;
 
 /// Which of the dead are to be dropped, as MAXDEAD was lowered: not state, since after a restart it shows again.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,7 +101,7 @@ impl Queue {
         self.bring_up_all(ids.into_iter().flatten().map(Id::as_ref), now, journal);
         let mut pen = Pen::new(journal);
         let mut redriven = 0;
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         // By id the live one is meant, else the one that died last; all are looked up before any is moved.
         let mut chosen = ids.map(|ids| {
             let dead = ids.iter().filter(|id| self.find_live(id.as_ref()).is_none());

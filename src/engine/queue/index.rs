@@ -5,9 +5,7 @@
 //!
 //! Invariant: there are `count` tables, and an entry with hash `h` is in table `table_of(h)`.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
-use std::hash::{BuildHasher, Hash};
-use std::sync::LazyLock;
+use hashbrown::HashTable;
 
 /// The average number of entries of a table above which one is split, and below which one is merged.
 const SPLIT: usize = 56;
@@ -23,14 +21,12 @@ pub struct Index {
 }
 
 /// The bits of a hash that choose the table: hashbrown uses the lowest for the place in it and the highest for the tag.
-pub const TABLE_BITS: u64 = 0xffff_ffff << TABLE_SHIFT;
+const TABLE_BITS: u64 = 0xffff_ffff << TABLE_SHIFT;
 const TABLE_SHIFT: u32 = 16;
 
-static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
-
-/// The hash of a key: seeded by the process, so nobody outside can make keys collide.
-pub fn hash<K: Hash + ?Sized>(key: &K) -> u64 {
-    HASHER.hash_one(key)
+/// What sets the hash of one of eight apart from those of the others, in the same table: places side by side, and the tag.
+pub const fn apart(n: u64) -> u64 {
+    n << 57 | n
 }
 
 impl Index {
@@ -145,11 +141,12 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::names_hash::of_number;
 
     #[test]
     fn every_entry_is_found_while_tables_split_and_merge() {
         let mut index = Index::new();
-        let hash = |s: u32| super::hash(&(u64::from(s) * 7));
+        let hash = |s: u32| of_number(u64::from(s) * 7);
         for n in 0..20_000u32 {
             index.insert(hash(n), n, hash);
             assert_eq!(index.find(hash(n / 2), |s| s == n / 2), Some(n / 2));

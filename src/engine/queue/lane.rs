@@ -11,10 +11,10 @@
 
 use super::Queue;
 use super::config::NO_PAUSE;
-use super::index::hash;
 use super::order::Order;
 use super::slab::NONE;
 use super::tokens::Tokens;
+use crate::engine::names_hash::of_name;
 use crate::engine::time::Micros;
 
 /// The lane of the messages without group.
@@ -103,7 +103,7 @@ impl Queue {
     }
 
     fn find_group(&self, name: &[u8]) -> Option<u32> {
-        self.lane_index.find(hash(name), |l| self.lanes.get(l).is_some_and(|x| &*x.name == name))
+        self.lane_index.find(of_name(name), |l| self.lanes.get(l).is_some_and(|x| &*x.name == name))
     }
 
     /// The lane of a group, referred to once more.
@@ -113,7 +113,7 @@ impl Queue {
             let lane = self.lanes.insert(Lane::new(name.into()));
             self.heap += name.len() + 16;
             let lanes = &self.lanes;
-            self.lane_index.insert(hash(name), lane, |l| lanes.get(l).map_or(0, |x| hash(&*x.name)));
+            self.lane_index.insert(of_name(name), lane, |l| lanes.get(l).map_or(0, |x| of_name(&x.name)));
             lane
         });
         if let Some(l) = self.lanes.get_mut(lane) {
@@ -129,11 +129,11 @@ impl Queue {
         if l.references > 0 || lane == PLAIN {
             return;
         }
-        let key = hash(&*l.name);
+        let key = of_name(&l.name);
         self.heap -= l.name.len() + 16;
         self.unseat(lane);
         let lanes = &self.lanes;
-        self.lane_index.remove(key, lane, |l| lanes.get(l).map_or(0, |x| hash(&*x.name)));
+        self.lane_index.remove(key, lane, |l| lanes.get(l).map_or(0, |x| of_name(&x.name)));
         self.lanes.remove(lane);
     }
 

@@ -8,8 +8,9 @@
 //!
 //! Invariant: what the `More` keeps is that of the message's state (`Ready`, and only `Ready`, may be without one).
 
-use super::index::{TABLE_BITS, hash};
+use super::index;
 use super::slab::NONE;
+use crate::engine::names_hash::{of_name, of_number};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +49,8 @@ impl<'a> IdRef<'a> {
     /// Its hash. Numbers that lie close together share a table of the index, since they are often pushed, claimed and acked together.
     pub fn hash(self) -> u64 {
         match self {
-            Self::Num(n) => hash(&n) & !TABLE_BITS | hash(&(n >> 3)) & TABLE_BITS,
-            Self::Name(bytes) => hash(bytes),
+            Self::Num(n) => of_number(n >> 3) ^ index::apart(n & 7),
+            Self::Name(bytes) => of_name(bytes),
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! Invariant: a name is there as long as somebody refers to it, and is found by its bytes.
 
-use super::index::{Index, hash};
+use super::index::Index;
 use super::slab::{NONE, Slab};
+use crate::engine::names_hash::of_name;
 
 #[derive(Debug, Clone, Default)]
 struct Name {
@@ -33,7 +34,7 @@ impl Names {
 
     /// The number of a name, referred to once more.
     pub fn refer(&mut self, bytes: &[u8]) -> u32 {
-        let key = hash(bytes);
+        let key = of_name(bytes);
         let names = &mut self.names;
         if let Some(found) = self.index.find(key, |n| names.get(n).is_some_and(|x| &*x.bytes == bytes)) {
             if let Some(name) = names.get_mut(found) {
@@ -43,7 +44,7 @@ impl Names {
         }
         let slot = names.insert(Name { bytes: bytes.into(), references: 1 });
         self.heap += bytes.len() + 16;
-        self.index.insert(key, slot, |n| names.get(n).map_or(0, |x| hash(&*x.bytes)));
+        self.index.insert(key, slot, |n| names.get(n).map_or(0, |x| of_name(&x.bytes)));
         slot
     }
 
@@ -61,10 +62,10 @@ impl Names {
         if entry.references > 0 {
             return;
         }
-        let key = hash(&*entry.bytes);
+        let key = of_name(&entry.bytes);
         self.heap -= entry.bytes.len() + 16;
         let names = &self.names;
-        self.index.remove(key, name, |n| names.get(n).map_or(0, |x| hash(&*x.bytes)));
+        self.index.remove(key, name, |n| names.get(n).map_or(0, |x| of_name(&x.bytes)));
         self.names.remove(name);
     }
 }

@@ -5,8 +5,9 @@
 //!
 //! Invariants: each page is in `index` once and holds at least one number; `len` counts them all; the pages at hand are there.
 
-use super::index::{Index, hash};
+use super::index::Index;
 use super::slab::{NONE, Slab};
+use crate::engine::names_hash::of_number;
 
 /// Numbers in a page: neighbours enough to share a look-up, few enough that a lone number is not dear.
 const SIZE: u64 = 16;
@@ -63,7 +64,7 @@ impl Numbers {
     }
 
     fn search(&self, page: u64) -> Option<u32> {
-        self.index.find(hash(&page), |p| self.pages.get(p).is_some_and(|x| x.page == page))
+        self.index.find(of_number(page), |p| self.pages.get(p).is_some_and(|x| x.page == page))
     }
 
     /// The slot under a number.
@@ -89,7 +90,7 @@ impl Numbers {
     fn add_page(&mut self, page: u64) -> u32 {
         let p = self.pages.insert(Page { page, ..Page::default() });
         let pages = &self.pages;
-        self.index.insert(hash(&page), p, |p| pages.get(p).map_or(0, |x| hash(&x.page)));
+        self.index.insert(of_number(page), p, |p| pages.get(p).map_or(0, |x| of_number(x.page)));
         p
     }
 
@@ -112,7 +113,7 @@ impl Numbers {
 
     fn drop_page(&mut self, page: u64, p: u32) {
         let pages = &self.pages;
-        self.index.remove(hash(&page), p, |p| pages.get(p).map_or(0, |x| hash(&x.page)));
+        self.index.remove(of_number(page), p, |p| pages.get(p).map_or(0, |x| of_number(x.page)));
         self.pages.remove(p);
         for at_hand in [&mut self.entered, &mut self.left] {
             if at_hand.0 == page {

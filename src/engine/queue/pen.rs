@@ -8,7 +8,7 @@ use super::effect::{After, Step};
 use super::message::{Id, Stage};
 use super::wire::{Who, Wire};
 use crate::engine::journal::Journal;
-use hashbrown::HashSet;
+use crate::engine::names_hash::Set;
 
 /// Steps in one effect.
 const MOST: usize = 256;
@@ -22,7 +22,7 @@ pub struct Pen<'j> {
     pub journal: &'j mut Journal,
     steps: Vec<(Named, Step<'static>)>,
     /// Whom they are about; made with the first.
-    slots: Option<HashSet<u32>>,
+    slots: Option<Set<u32>>,
 }
 
 impl<'j> Pen<'j> {

@@ -223,7 +223,7 @@ impl Queue {
         self.write_lanes(journal);
         self.write_windows(journal);
         flush(journal);
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = crate::engine::names_hash::Set::default();
         let mut piece = Piece::default();
         for slot in self.live_in_order() {
             let first = self.messages.get(slot).is_some_and(|m| seen.insert(m.lane));

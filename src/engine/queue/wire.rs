@@ -14,8 +14,8 @@ use super::tokens::Tokens;
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::names_hash::Set;
 use crate::engine::time::{MAX_INSTANT, Micros};
-use hashbrown::HashSet;
 use serde::{Deserialize, Serialize};
 
 /// Place orders that may be brought are below this: their 48 bits leave room for as many again.
@@ -241,7 +241,7 @@ impl Queue {
             ensure(push.entry.seq >= self.next_seq || self.keeps_place(&push, ids), "place out of order")?;
             ensure(last.is_some_and(|l| l <= MAX_SEQ), "place out of range")?;
         }
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         let mut messages = Vec::new();
         for name in ids {
             id(*name)?;
@@ -284,7 +284,7 @@ impl Queue {
             fencing.raise(last);
         }
         let mut rising = self.rising();
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         let mut claimed = Vec::new();
         for item in items {
             let slot = self.resolve(Who::Live(item.id))?;
@@ -305,7 +305,7 @@ impl Queue {
 
     fn read_steps(&self, steps: Vec<(Who<'_>, Step<'_>)>) -> Result<Effect, Corrupt> {
         let mut rising = self.rising();
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         let mut checked = Vec::new();
         let many = steps.len() > 1;
         for (who, step) in steps {
@@ -390,7 +390,7 @@ impl Queue {
 
     fn read_lanes(&self, lanes: Vec<LaneState<'_>>) -> Result<Effect, Corrupt> {
         ensure(self.loading.is_some(), "a snapshot without its head")?;
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         let mut checked = Vec::new();
         for lane in lanes {
             label(Some(&lane.name))?;
@@ -406,7 +406,7 @@ impl Queue {
 
     fn read_windows(&self, windows: &[(IdRef<'_>, Micros)]) -> Result<Effect, Corrupt> {
         ensure(self.loading.is_some(), "a snapshot without its head")?;
-        let mut seen = HashSet::new();
+        let mut seen = Set::default();
         let mut checked: Vec<(Id, Micros)> = Vec::new();
         for (name, until) in windows {
             id(*name)?;
@@ -425,7 +425,7 @@ impl Queue {
         rising: &mut Rising,
         load: bool,
     ) -> Result<Vec<Brought>, Corrupt> {
-        let mut live = HashSet::new();
+        let mut live = Set::default();
         let mut leader: Option<IdRef<'_>> = None;
         let mut checked = Vec::new();
         for (record, name) in records {

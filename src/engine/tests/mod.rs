@@ -2,6 +2,7 @@
 
 pub mod folding;
 pub mod golden;
+mod hashing;
 mod whole;
 
 use crate::engine::family::Family;

@@ -9,6 +9,7 @@
 
 use super::clients::{self, Gives};
 use super::deferred::{self, Deferred};
+use crate::engine::names_hash::Map;
 use crate::engine::queue::{ClaimOptions, Queue};
 use crate::engine::time::Micros;
 use crate::engine::waiting::Ticket;
@@ -17,7 +18,6 @@ use crate::server::error::Error;
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::time::due_index::Place;
-use hashbrown::HashMap;
 use lazy_static::lazy_static;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -86,7 +86,7 @@ pub struct Claimant {
 #[derive(Default)]
 struct Line {
     any: BTreeSet<Ticket>,
-    groups: HashMap<Box<[u8]>, BTreeSet<Ticket>>,
+    groups: Map<Box<[u8]>, BTreeSet<Ticket>>,
     /// There was a queue when the line was last looked at.
     was_queue: bool,
 }
@@ -116,6 +116,10 @@ impl Line {
         let mut all: Vec<_> = self.any.iter().chain(self.groups.values().flatten()).copied().collect();
         all.sort_unstable();
         all
+    }
+
+    fn oldest(&self) -> Option<Ticket> {
+        self.any.iter().chain(self.groups.values().filter_map(BTreeSet::first)).min().copied()
     }
 
     /// Who is asked first, of each row that may have something to be served with.
@@ -170,8 +174,8 @@ pub type Turns = BinaryHeap<Reverse<(Ticket, Option<Box<[u8]>>)>>;
 
 #[derive(Default)]
 struct Lines {
-    waiters: HashMap<Ticket, Claimant>,
-    lines: HashMap<(i32, Box<[u8]>), Line>,
+    waiters: Map<Ticket, Claimant>,
+    lines: Map<(i32, Box<[u8]>), Line>,
     /// A line is being served: its own claims do not look at it again.
     serving: bool,
 }
@@ -248,11 +252,14 @@ pub fn look_again(db: i32, key: &[u8]) {
     }
 }
 
-/// The same for all lines of a database (-1: of all).
+/// The same for all lines of a database (-1: of all): first that in which somebody has waited longest.
 pub fn look_again_all(db: i32) {
-    let places: Vec<_> =
-        LINES.with(|l| l.lines.keys().filter(|(d, _)| db < 0 || *d == db).cloned().collect());
-    for (db, key) in places {
+    let mut lines: Vec<_> = LINES.with(|l| {
+        let here = l.lines.iter().filter(|((d, _), _)| db < 0 || *d == db);
+        here.map(|(at, line)| (line.oldest(), at.clone())).collect()
+    });
+    lines.sort_unstable();
+    for (_, (db, key)) in lines {
         deferred::add(Deferred::LookAgain(Place { db, key }));
     }
 }

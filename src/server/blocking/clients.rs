@@ -27,6 +27,7 @@
 use super::access;
 use super::deferred::{self, Deferred};
 use crate::engine::family::Family;
+use crate::engine::names_hash::{Map, Set};
 use crate::engine::queue::{Receipt, Taken};
 use crate::engine::time::Micros;
 use crate::engine::waiting::{Answer, Ticket};
@@ -43,7 +44,6 @@ use crate::server::reply::writer::Reply;
 use crate::server::stats;
 use crate::server::time::due_index::{Identity, Place};
 use crate::server::time::{alarm, clock};
-use hashbrown::{HashMap, HashSet};
 use lazy_static::lazy_static;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -125,7 +125,7 @@ pub(super) struct Client {
 #[derive(Default)]
 pub(super) struct Clients {
     pub(super) last: Ticket,
-    pub(super) by_ticket: HashMap<Ticket, Client>,
+    pub(super) by_ticket: Map<Ticket, Client>,
     waiting: usize,
     /// Of those who wait: when their time is over, by the monotonic and by the module's clock.
     pub(super) real_ends: BTreeSet<(Micros, Ticket)>,
@@ -135,7 +135,7 @@ pub(super) struct Clients {
     /// How many were handed to the server in this turn.
     handed: usize,
     /// Objects that are due but may not change now.
-    pub(super) withheld: HashSet<u64>,
+    pub(super) withheld: Set<u64>,
     /// Tickets up to this one were given before this server became a replica, at this instant (monotonic).
     pub(super) role_lost: (Ticket, Micros),
 }

@@ -4,6 +4,7 @@ use super::access::{self, Access};
 use super::claim_waiters;
 use super::clients::{Asked, CLIENTS, Decide, Decided, Gives, State, Waits, may_have, send};
 use super::deferred::{self, Deferred};
+use crate::engine::names_hash::Set;
 use crate::engine::object::Object;
 use crate::engine::time::{MS, Micros};
 use crate::engine::waiting::Ticket;
@@ -13,7 +14,6 @@ use crate::server::ffi::strings::OwnedString;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::time::clock;
 use crate::server::time::due_index::{self, Place};
-use hashbrown::HashSet;
 
 /// What is noted while a client waits on no object: no object has this number.
 const NO_OBJECT: u64 = 0;
@@ -74,7 +74,7 @@ fn bereaved(ticket: Ticket) -> bool {
 }
 
 /// The objects of these numbers are flushed. They are not followed any more: who waits on one is told from what is noted here.
-pub fn flushed(objects: &HashSet<u64>) {
+pub fn flushed(objects: &Set<u64>) {
     let mut gone: Vec<(Ticket, Deferred)> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
         let gone = waiting.filter_map(|(ticket, w)| match &w.waits {
@@ -192,11 +192,18 @@ pub fn depart(ticket: Ticket) {
     }
 }
 
+/// First come, first: a table has no order that means anything.
+fn in_line(tickets: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
+    let mut tickets: Vec<Ticket> = tickets.collect();
+    tickets.sort_unstable();
+    tickets
+}
+
 /// Those who wait at a key of which `away` says why are told that, and wait no more. What they had booked is part of what the key's new owner decides on.
 pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
     let waiting: Vec<Ticket> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
-        waiting.map(|(ticket, _)| *ticket).collect()
+        in_line(waiting.map(|(ticket, _)| *ticket))
     });
     for ticket in waiting {
         if let Some(error) =
@@ -222,7 +229,7 @@ pub fn tell_role_lost() -> bool {
     let (left, over) = CLIENTS.with(|w| {
         let (upto, at) = w.role_lost;
         let before = w.by_ticket.iter().filter(|(t, w)| **t <= upto && matches!(w.state, State::Waiting));
-        let left: Vec<Ticket> = before.map(|(t, _)| *t).collect();
+        let left = in_line(before.map(|(t, _)| *t));
         let over = left.is_empty() || now.saturating_sub(at) >= PATIENCE;
         if over {
             w.role_lost = (0, 0);

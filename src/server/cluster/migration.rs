@@ -18,11 +18,11 @@
 //! When such a replica is promoted, the server deletes the staged keys before it serves anybody.
 
 use super::slots;
+use crate::engine::names_hash::{Map, Set};
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::events::{SlotEvents, Slots, Stage};
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::ffi::optional::{CanAccessSlot, is_valkey};
-use hashbrown::{HashMap, HashSet};
 use lazy_static::lazy_static;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
@@ -44,8 +44,8 @@ fn kind() -> Kind {
 
 #[derive(Default)]
 struct Running {
-    exports: HashSet<Box<[u8]>>,
-    imports: HashMap<Box<[u8]>, Vec<RangeInclusive<u16>>>,
+    exports: Set<Box<[u8]>>,
+    imports: Map<Box<[u8]>, Vec<RangeInclusive<u16>>>,
 }
 
 lazy_static! {

@@ -14,10 +14,10 @@
 use super::alarm;
 use crate::engine::family::Family;
 use crate::engine::footprint::{block, tree};
+use crate::engine::names_hash::{Map, Set};
 use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::main_thread::MainThread;
-use hashbrown::{HashMap, HashSet};
 use lazy_static::lazy_static;
 use std::collections::BTreeSet;
 
@@ -47,12 +47,12 @@ pub const EACH: usize =
 
 #[derive(Debug, Default)]
 struct DueIndex {
-    entries: HashMap<u64, Entry>,
+    entries: Map<u64, Entry>,
     wakes: BTreeSet<(Micros, u64)>,
     /// The entry last scheduled and its wake: on a hot key it spares the look-up. Forgotten whenever an entry goes.
     recent: Option<(u64, Micros)>,
     /// What is loaded beside the data set that is served.
-    arriving: Option<HashMap<u64, Entry>>,
+    arriving: Option<Map<u64, Entry>>,
 }
 
 lazy_static! {
@@ -101,7 +101,7 @@ pub fn loaded(family: Family, object: Identity, at: Micros, place: impl FnOnce()
 
 /// From now on a new data set is loaded beside the one that is served.
 pub fn load_beside() {
-    INDEX.with(|r| r.arriving = Some(HashMap::new()));
+    INDEX.with(|r| r.arriving = Some(Map::default()));
 }
 
 /// The load was broken off: what came with it is nowhere.
@@ -110,7 +110,7 @@ pub fn stay() {
 }
 
 /// The new data set takes the place of the old one. The numbers of the old one's objects.
-pub fn replace() -> HashSet<u64> {
+pub fn replace() -> Set<u64> {
     INDEX.with(|r| {
         r.recent = None;
         let old = std::mem::replace(&mut r.entries, r.arriving.take().unwrap_or_default());
@@ -170,7 +170,7 @@ pub fn swap(one: i32, other: i32) {
 }
 
 /// A database (-1: all of them) is about to be emptied: the numbers of its objects. They are forgotten.
-pub fn flush(db: i32) -> HashSet<u64> {
+pub fn flush(db: i32) -> Set<u64> {
     INDEX.with(|r| {
         r.recent = None;
         let gone: Vec<_> = r

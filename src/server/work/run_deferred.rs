@@ -2,6 +2,7 @@
 
 use super::serve;
 use crate::engine::journal::Journal;
+use crate::engine::names_hash::Map;
 use crate::engine::object::Object;
 use crate::engine::queue::{Queue, Receipt, Taken};
 use crate::engine::time::Micros;
@@ -23,7 +24,6 @@ use crate::server::replication::carry;
 use crate::server::reply::owned::OwnedReply;
 use crate::server::time::clock;
 use crate::server::time::due_index::{self, Place};
-use hashbrown::HashMap;
 
 impl Deferred {
     /// The key it is about; None: there is nothing left to do.
@@ -62,7 +62,7 @@ pub fn run(ctx: Ctx<'_>) -> bool {
     access::anew();
     let begin = clock::monotonic();
     let cluster = ctx.flags().cluster();
-    let mut seen = HashMap::new();
+    let mut seen = Map::default();
     for done in 0..MOST {
         let over = || done > 0 && clock::monotonic().saturating_sub(begin) >= config::tick_budget_us();
         if any_open() || over() {

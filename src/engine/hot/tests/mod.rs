@@ -1,5 +1,8 @@
 //! The rule and its subjects against a naive twin; every history is also folded through its carried effects.
 
+mod lagging;
+
+use super::subjects::ms;
 use super::*;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
 use crate::engine::family::Family;
