@@ -46,6 +46,12 @@ fn cases() -> Vec<(&'static str, usize, Vec<String>)> {
             each("HOT.SET K 10 1 3600000", 1_000, &|i| format!("HOT.EXCEPT K subject:{i} 5 1 1000")),
         ),
         ("a queue", 1_000, vec!["RQ.SET K LEASE 1000".to_owned()]),
+        ("a queue with a message", 1_000, vec!["RQ.PUSH K x".to_owned()]),
+        (
+            "a queue that is empty again",
+            1_000,
+            each("RQ.MPUSH K 3 x y z", 3, &|_| "RQ.CLAIM K NOACK".to_owned()),
+        ),
         ("messages", 20, each("RQ.SET K LEASE 1000", 500, &|i| format!("RQ.PUSH K {:0>100}", i))),
         ("groups", 20, each("RQ.SET K LEASE 1000", 500, &|i| format!("RQ.PUSH K x GROUP group-{i}"))),
         ("paused groups", 20, each("RQ.SET K LEASE 1000", 500, &|i| format!("RQ.PAUSE K GROUP group-{i}"))),

@@ -152,7 +152,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             read,
             &format!("key {STATE} [GROUP group] [NOPAYLOAD] [CURSOR cursor] [COUNT n]"),
             "Lists the messages of a state, page by page.",
-            "O(log n + m) for a page of m messages",
+            "O(log n + m) for a page of m messages; with GROUP up to 1,000 others are looked at",
         ),
         rq::list,
     )?;

@@ -140,7 +140,7 @@ impl Queue {
             let kept = kept.map(|(record, ..)| Box::new(record.into_owned()));
             let item = Claimed { slot, lease, level: self.group_level_after(lane, now), after };
             let taken = self.claim_one(&claim, n, item).unwrap_or_default();
-            if let (Some(limits), Some(tokens)) = (self.config.rate, self.tokens) {
+            if let (Some(limits), Some(tokens)) = (self.config.rate, self.own_tokens()) {
                 claim.level = Some(tokens.less_one(limits, now).level);
                 self.set_level(claim.level, now);
             }
@@ -211,7 +211,7 @@ impl Queue {
     }
 
     fn has_token(&self, now: Micros) -> bool {
-        match (self.config.rate, self.tokens) {
+        match (self.config.rate, self.own_tokens()) {
             (Some(limits), Some(tokens)) => tokens.has_one(limits, now),
             _ => true,
         }
@@ -228,7 +228,8 @@ impl Queue {
         slot == PLAIN || self.config.group_in_flight == 0 || u64::from(busy) < self.config.group_in_flight
     }
 
-    fn is_held_up(&self, now: Micros) -> bool {
+    /// Whether nothing could be claimed, whatever tokens there were.
+    pub fn is_held_up(&self, now: Micros) -> bool {
         let full = self.config.max_in_flight > 0 && self.claims.len() as u64 >= self.config.max_in_flight;
         full || self.ready == 0 || self.claim_paused(now, None)
     }
@@ -242,8 +243,12 @@ impl Queue {
             let slot = self.find_lane(group)?;
             let lane = self.lanes.get(slot)?;
             let paused = lane.paused_claim != NO_PAUSE;
-            let may = lane.ready > 0 && !paused && self.has_place(slot, lane.busy);
-            return (may && self.short_of_tokens(lane, now).is_none()).then_some(slot);
+            if lane.ready == 0 || paused || !self.has_place(slot, lane.busy) {
+                return None;
+            }
+            let Some(until) = self.short_of_tokens(lane, now) else { return Some(slot) };
+            self.park(slot, until);
+            return None;
         }
         while let Some((until, lane)) = self.parked.first().copied()
             && until <= now
@@ -291,15 +296,9 @@ impl Queue {
         self.seats.len()
     }
 
-    /// The groups known to be out of tokens.
-    pub fn parked(&self) -> impl Iterator<Item = &[u8]> {
-        let names = self.parked.iter().filter_map(|(_, slot)| self.lanes.get(*slot)).map(|lane| &*lane.name);
-        names.filter(|name| !name.is_empty())
-    }
-
-    /// How many these are at most.
-    pub fn parked_count(&self) -> usize {
-        self.parked.len()
+    /// The groups known to be out of tokens, by when each has one.
+    pub fn parked(&self) -> impl Iterator<Item = (Micros, &[u8])> {
+        self.parked.iter().filter_map(|(until, slot)| Some((*until, &*self.lanes.get(*slot)?.name)))
     }
 
     /// Whether tokens can stand in the way of a claim at all.
@@ -307,28 +306,20 @@ impl Queue {
         self.config.rate.is_some() || self.config.group_rate.is_some()
     }
 
-    /// When nothing but tokens stands in the way of a claim: the instant at which they are there (not after `now`: already).
-    pub fn claimable_at(&mut self, now: Micros, group: Option<&[u8]>) -> Option<Micros> {
-        let own = match (self.config.rate, self.tokens) {
-            (Some(limits), Some(tokens)) if !tokens.has_one(limits, now) => tokens.one_at(limits),
-            _ => now,
-        };
-        if self.pick_lane(now, group).is_some() {
-            return Some(own);
+    /// When the queue's own bucket, which has no token now, has one; None: it has.
+    pub fn own_token_at(&self, now: Micros) -> Option<Micros> {
+        let (limits, tokens) = (self.config.rate?, self.own_tokens()?);
+        (!tokens.has_one(limits, now)).then(|| tokens.one_at(limits))
+    }
+
+    /// When nothing but the tokens of groups stands in the way of a claim of any message: the instant at which the first are there (not after
+    /// `now`: already).
+    pub fn claimable_at(&mut self, now: Micros) -> Option<Micros> {
+        if self.pick_lane(now, None).is_some() {
+            return Some(now);
         }
-        if self.is_held_up(now) {
-            return None;
-        }
-        let theirs = if group.is_some() {
-            let slot = self.find_lane(group)?;
-            let lane = self.lanes.get(slot)?;
-            let may = lane.ready > 0 && lane.paused_claim == NO_PAUSE && self.has_place(slot, lane.busy);
-            self.short_of_tokens(lane, now).filter(|_| may)?
-        } else {
-            // Parked lanes had a place in flight when they were parked, and have not been served since.
-            self.parked.first()?.0
-        };
-        Some(own.max(theirs))
+        // Parked lanes had a place in flight when they were parked, and have not been served since.
+        self.parked.first().filter(|_| !self.is_held_up(now)).map(|(until, _)| *until)
     }
 
     /// What becomes of the follower of a message that is live no more at `now`; `turn`: the one its lane has just been given.

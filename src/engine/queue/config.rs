@@ -2,6 +2,7 @@
 //!
 //! Durations are µs; 0 means off for all but `lease`. `Settings` is the part of a configuration that one `RQ.SET` gives.
 
+use super::lazy::Blank;
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::codec::Corrupt;
 use crate::engine::time::{MAX_DURATION_MS, MS, Micros};
@@ -61,24 +62,36 @@ pub struct Config {
     pub aging: Micros,
 }
 
+impl Config {
+    pub const DEFAULT: Self = Self {
+        lease: 30_000 * MS,
+        max_deliveries: 16,
+        backoff: Backoff::None,
+        max_len: 0,
+        max_bytes: 0,
+        on_full: OnFull::Reject,
+        max_in_flight: 0,
+        group_in_flight: 0,
+        rate: None,
+        group_rate: None,
+        dedup: 0,
+        max_dead: 0,
+        ttl: 0,
+        aging: 0,
+    };
+}
+
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            lease: 30_000 * MS,
-            max_deliveries: 16,
-            backoff: Backoff::None,
-            max_len: 0,
-            max_bytes: 0,
-            on_full: OnFull::Reject,
-            max_in_flight: 0,
-            group_in_flight: 0,
-            rate: None,
-            group_rate: None,
-            dedup: 0,
-            max_dead: 0,
-            ttl: 0,
-            aging: 0,
-        }
+        Self::DEFAULT
+    }
+}
+
+impl Blank for Config {
+    const BLANK: &'static Self = &Self::DEFAULT;
+
+    fn blank() -> Self {
+        Self::DEFAULT
     }
 }
 

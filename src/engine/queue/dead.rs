@@ -2,6 +2,7 @@
 
 use super::Queue;
 use super::effect::{Entry, Scope, Step};
+use super::lazy::Lazy;
 use super::message::{Id, IdRef, Stage, State};
 use super::order::Order;
 use super::pen::Pen;
@@ -230,10 +231,10 @@ impl Queue {
             self.heads.clear();
         }
         if all || scope == Scope::Delayed {
-            slots.extend(std::mem::replace(&mut self.delayed, Order::new()).iter().map(|(_, slot)| slot));
+            slots.extend(std::mem::replace(&mut self.delayed, Lazy::new()).iter().map(|(_, slot)| slot));
         }
         if all || scope == Scope::Dead {
-            slots.extend(std::mem::replace(&mut self.deaths, Order::new()).iter().map(|(_, slot)| slot));
+            slots.extend(std::mem::replace(&mut self.deaths, Lazy::new()).iter().map(|(_, slot)| slot));
         }
         slots.sort_unstable();
         for slot in slots {

@@ -10,6 +10,7 @@
 use super::Queue;
 use super::config::{Config, NO_PAUSE, Totals};
 use super::lane::PLAIN;
+use super::lazy::Lazy;
 use super::message::{Id, Message, More, Own, Place, Stage};
 use super::slab::NONE;
 use super::snapshot::{Brought, LaneState};
@@ -319,13 +320,13 @@ impl Queue {
             }
         }
         let had_ttl = self.config.ttl > 0;
-        self.config = config;
-        self.tokens = tokens;
-        self.latest_level = self.latest_level.max(self.tokens.map_or(0, |t| t.at));
+        self.config = Lazy::of(config);
+        self.set_own_tokens(tokens);
+        self.latest_level = self.latest_level.max(tokens.map_or(0, |t| t.at));
         if had_ttl != (self.config.ttl > 0) {
             self.begin_default_ttls();
         }
-        for (_, lane) in std::mem::take(&mut self.parked) {
+        for (_, lane) in std::mem::replace(&mut self.parked, Lazy::new()).iter().copied() {
             if let Some(l) = self.lanes.get_mut(lane) {
                 l.seat = super::lane::Seat::None;
             }
@@ -357,7 +358,7 @@ impl Queue {
 
     pub(super) fn set_level(&mut self, level: Option<i128>, at: Micros) {
         if let (Some(level), Some(_)) = (level, self.config.rate) {
-            self.tokens = Some(Tokens { level, at });
+            self.set_own_tokens(Some(Tokens { level, at }));
             self.latest_level = self.latest_level.max(at);
         }
     }
@@ -374,8 +375,8 @@ impl Queue {
     pub(super) fn step_back(&mut self, now: Micros) {
         let cut =
             |t: Tokens, limits| if t.at > now { Tokens { level: t.level(limits, now), at: now } } else { t };
-        if let (Some(limits), Some(tokens)) = (self.config.rate, self.tokens) {
-            self.tokens = Some(cut(tokens, limits));
+        if let (Some(limits), Some(tokens)) = (self.config.rate, self.own_tokens()) {
+            self.set_own_tokens(Some(cut(tokens, limits)));
         }
         if let Some(limits) = self.config.group_rate {
             let lanes: Vec<u32> = self.refills.iter().map(|(_, lane)| *lane).collect();
@@ -610,15 +611,15 @@ impl Queue {
 
     /// The head of a snapshot, on a blank queue.
     pub(super) fn begin(&mut self, header: Header) {
-        self.config = header.config;
+        self.config = Lazy::of(header.config);
         self.totals = header.totals;
         self.next_id = header.next_id;
         self.next_seq = header.next_seq;
         self.next_turn = header.next_turn;
         self.next_death = header.next_death;
         self.last_claim = header.last_claim;
-        self.tokens = header.tokens;
-        self.latest_level = self.tokens.map_or(0, |t| t.at);
+        self.set_own_tokens(header.tokens);
+        self.latest_level = header.tokens.map_or(0, |t| t.at);
         self.set_pause(PLAIN, true, header.paused_push);
         self.set_pause(PLAIN, false, header.paused_claim);
         // Nothing is here yet. Totals that cannot be miss nothing: the whole is refused by them.

@@ -3,8 +3,12 @@
 //! Linear hashing over many small tables: when they are full on average, one table is split in two, and when they are nearly empty,
 //! the last one is merged back. So no insertion or removal ever moves more than one table's entries, at a million as at a thousand.
 //!
-//! Invariant: there are `count` tables, and an entry with hash `h` is in table `table_of(h)`.
+//! Nothing is allocated before the first entry; when the last one goes, all but a little room is given back.
+//!
+//! Invariant: there are `count` tables (the only one may be without memory), and an entry with hash `h` is in table `table_of(h)`.
 
+use super::lazy::Blank;
+use crate::engine::footprint::block;
 use hashbrown::HashTable;
 
 /// The average number of entries of a table above which one is split, and below which one is merged.
@@ -12,12 +16,22 @@ const SPLIT: usize = 56;
 const MERGE: usize = 16;
 /// Tables are kept in pages, so that growing moves no more than a page's list.
 const PAGE: usize = 256;
+/// Room for so many entries is kept when there is none any more.
+const FEW: usize = 7;
 
 #[derive(Debug, Clone)]
 pub struct Index {
     pages: Vec<Vec<HashTable<u32>>>,
     count: usize,
     len: usize,
+}
+
+impl Blank for Index {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
 }
 
 /// The bits of a hash that choose the table: hashbrown uses the lowest for the place in it and the highest for the tag.
@@ -30,8 +44,8 @@ pub const fn apart(n: u64) -> u64 {
 }
 
 impl Index {
-    pub fn new() -> Self {
-        Self { pages: vec![vec![HashTable::new()]], count: 1, len: 0 }
+    pub const fn new() -> Self {
+        Self { pages: Vec::new(), count: 1, len: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -40,7 +54,14 @@ impl Index {
 
     /// Bytes on the heap: about nine an entry, and the tables themselves.
     pub fn memory(&self) -> usize {
-        self.len * 9 + self.count * size_of::<HashTable<u32>>()
+        match self.pages.first().map(Vec::as_slice) {
+            None => 0,
+            Some([only]) => {
+                let lists = block(size_of::<Vec<HashTable<u32>>>()) + block(size_of::<HashTable<u32>>());
+                lists + block(only.allocation_size())
+            }
+            Some(_) => self.len * 9 + self.count * size_of::<HashTable<u32>>(),
+        }
     }
 
     fn table_of(&self, hash: u64) -> usize {
@@ -66,6 +87,9 @@ impl Index {
     pub fn insert(&mut self, hash: u64, slot: u32, hash_of: impl Fn(u32) -> u64) {
         if self.len >= self.count * SPLIT {
             self.split(&hash_of);
+        }
+        if self.pages.is_empty() {
+            self.pages = vec![vec![HashTable::new()]];
         }
         let t = self.table_of(hash);
         if let Some(table) = self.table_mut(t) {
@@ -94,6 +118,8 @@ impl Index {
         self.len -= 1;
         if self.count > 1 && self.len < self.count * MERGE {
             self.merge(&hash_of);
+        } else if self.len == 0 && self.table(0).is_some_and(|t| t.capacity() > FEW) {
+            *self = Self::new();
         }
         true
     }

@@ -11,9 +11,11 @@
 
 use super::Queue;
 use super::config::NO_PAUSE;
+use super::lazy::{Blank, Lazy};
 use super::order::Order;
-use super::slab::NONE;
+use super::slab::{NONE, Slab};
 use super::tokens::Tokens;
+use crate::engine::footprint::block;
 use crate::engine::names_hash::of_name;
 use crate::engine::time::Micros;
 
@@ -95,6 +97,74 @@ impl Lane {
     }
 }
 
+/// All lanes by their number: that of the messages without group beside the others, of which most queues have none.
+#[derive(Debug, Clone)]
+pub struct Lanes {
+    plain: Lane,
+    groups: Lazy<Slab<Lane>>,
+}
+
+impl Blank for Slab<Lane> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
+impl Lanes {
+    pub fn new() -> Self {
+        // It has itself as a reference: it is never given back.
+        Self { plain: Lane { references: 1, ..Lane::new(Box::default()) }, groups: Lazy::new() }
+    }
+
+    /// How many groups there are.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    #[inline(always)]
+    pub fn get(&self, lane: u32) -> Option<&Lane> {
+        if lane == PLAIN { Some(&self.plain) } else { self.groups.get(lane - 1) }
+    }
+
+    #[inline(always)]
+    pub fn get_mut(&mut self, lane: u32) -> Option<&mut Lane> {
+        if lane == PLAIN { Some(&mut self.plain) } else { self.group_mut(lane - 1) }
+    }
+
+    fn group_mut(&mut self, group: u32) -> Option<&mut Lane> {
+        if self.groups.len() == 0 { None } else { self.groups.get_mut(group) }
+    }
+
+    fn insert(&mut self, lane: Lane) -> u32 {
+        match self.groups.insert(lane) {
+            NONE => NONE,
+            group => group + 1,
+        }
+    }
+
+    fn remove(&mut self, lane: u32) {
+        if let Some(group) = lane.checked_sub(1) {
+            self.groups.remove(group);
+            self.groups.give_back(|groups| groups.len() > 0);
+        }
+    }
+
+    /// All of them, by number: an order that says nothing.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        let groups = self.groups.iter().map(|(group, lane)| (group + 1, lane));
+        std::iter::once((PLAIN, &self.plain)).chain(groups)
+    }
+
+    /// Bytes on the heap; of groups that have messages it is about what each takes.
+    pub fn memory(&self) -> usize {
+        let own: usize = self.plain.runs.iter().map(|r| r.order.memory()).sum();
+        let plain = block(self.plain.runs.capacity() * size_of::<Run>()) + own;
+        plain + Lazy::memory(&self.groups) + Slab::memory(&self.groups)
+    }
+}
+
 impl Queue {
     /// The lane of a group, if anything refers to it.
     #[inline]
@@ -135,6 +205,12 @@ impl Queue {
         let lanes = &self.lanes;
         self.lane_index.remove(key, lane, |l| lanes.get(l).map_or(0, |x| of_name(&x.name)));
         self.lanes.remove(lane);
+        if self.lanes.groups() == 0 {
+            self.lane_index.give_back(|_| false);
+            self.parked.give_back(|_| false);
+            self.refills.give_back(|_| false);
+            self.pause_ends.give_back(|ends| !ends.is_empty());
+        }
     }
 
     pub(super) fn group_of(&self, lane: u32) -> Option<&[u8]> {

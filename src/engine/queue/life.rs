@@ -254,6 +254,9 @@ impl Queue {
             }
         }
         self.release_lane(m.lane);
+        if self.messages.len() == 0 {
+            self.slim();
+        }
         Some(m)
     }
 

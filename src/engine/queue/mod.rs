@@ -24,6 +24,7 @@ mod dead;
 mod effect;
 mod index;
 mod lane;
+mod lazy;
 mod life;
 mod message;
 mod moving;
@@ -63,7 +64,8 @@ pub use view::{Cursor, Info, View};
 use super::time::Micros;
 use dead::Doomed;
 use index::Index;
-use lane::Lane;
+use lane::Lanes;
+use lazy::{Blank, Lazy};
 use message::{Message, More};
 use names::Names;
 use numbers::Numbers;
@@ -75,49 +77,57 @@ use std::collections::BTreeSet;
 use tokens::Tokens;
 use windows::Window;
 
+impl Blank for Slab<Window> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Queue {
-    config: Config,
+    config: Lazy<Config>,
     totals: Totals,
     /// Pushes refused on this server since the module was loaded: not state.
     rejected: u64,
     /// The queue's own bucket: there exactly when there is a RATE.
-    tokens: Option<Tokens>,
+    tokens: Option<Box<Tokens>>,
 
     messages: Slab<Message>,
     more: Slab<More>,
     names: Names,
     /// Live messages by id: under numbers of the queue's own, and under what callers gave.
     numbers: Numbers,
-    live: Index,
+    live: Lazy<Index>,
     /// The dead one of each id that died last; windows by id.
-    dead: Index,
-    windows: Slab<Window>,
-    window_index: Index,
-    window_ends: Order<(Micros, u32)>,
+    dead: Lazy<Index>,
+    windows: Lazy<Slab<Window>>,
+    window_index: Lazy<Index>,
+    window_ends: Lazy<Order<(Micros, u32)>>,
 
-    lanes: Slab<Lane>,
-    lane_index: Index,
+    lanes: Lanes,
+    lane_index: Lazy<Index>,
     /// (busy, turn, lane) of the seated lanes; (instant, lane) of the parked ones.
     seats: Ranked<(u32, u64, u32)>,
-    parked: BTreeSet<(Micros, u32)>,
+    parked: Lazy<BTreeSet<(Micros, u32)>>,
     /// When each group's bucket is full: then it is forgotten.
-    refills: BTreeSet<(Micros, u32)>,
+    refills: Lazy<BTreeSet<(Micros, u32)>>,
     /// (instant, lane, of pushes) of each pause.
-    pause_ends: BTreeSet<(Micros, u32, bool)>,
+    pause_ends: Lazy<BTreeSet<(Micros, u32, bool)>>,
 
     /// (ready since, seq, lane, priority) of the first of each run.
     heads: Ranked<(Micros, u64, u32, u8)>,
-    delayed: Order<(Micros, u32)>,
-    deadlines: Order<(Micros, u32)>,
-    claims: Order<(u64, u32)>,
-    own_ttls: Order<(Micros, u32)>,
-    default_ttls: Order<(Micros, u32)>,
+    delayed: Lazy<Order<(Micros, u32)>>,
+    deadlines: Lazy<Order<(Micros, u32)>>,
+    claims: Lazy<Order<(u64, u32)>>,
+    own_ttls: Lazy<Order<(Micros, u32)>>,
+    default_ttls: Lazy<Order<(Micros, u32)>>,
     /// The messages from this slot on are yet to be entered into `default_ttls`: not state.
     unindexed: Option<u32>,
     /// No TTL of the queue's has been as it is before this instant: not state.
     ttl_since: Micros,
-    deaths: Order<(u64, u32)>,
+    deaths: Lazy<Order<(u64, u32)>>,
     doomed: Doomed,
     over: Over,
 
@@ -157,11 +167,8 @@ impl Default for Queue {
 
 impl Queue {
     pub fn new() -> Self {
-        let mut lanes = Slab::new();
-        // Lane 0 has itself as a reference: it is never given back.
-        lanes.insert(Lane { references: 1, ..Lane::new(Box::default()) });
         Self {
-            config: Config::default(),
+            config: Lazy::new(),
             totals: Totals::default(),
             rejected: 0,
             tokens: None,
@@ -169,26 +176,26 @@ impl Queue {
             more: Slab::new(),
             names: Names::new(),
             numbers: Numbers::new(),
-            live: Index::new(),
-            dead: Index::new(),
-            windows: Slab::new(),
-            window_index: Index::new(),
-            window_ends: Order::new(),
-            lanes,
-            lane_index: Index::new(),
+            live: Lazy::new(),
+            dead: Lazy::new(),
+            windows: Lazy::new(),
+            window_index: Lazy::new(),
+            window_ends: Lazy::new(),
+            lanes: Lanes::new(),
+            lane_index: Lazy::new(),
             seats: Ranked::new(),
-            parked: BTreeSet::new(),
-            refills: BTreeSet::new(),
-            pause_ends: BTreeSet::new(),
+            parked: Lazy::new(),
+            refills: Lazy::new(),
+            pause_ends: Lazy::new(),
             heads: Ranked::new(),
-            delayed: Order::new(),
-            deadlines: Order::new(),
-            claims: Order::new(),
-            own_ttls: Order::new(),
-            default_ttls: Order::new(),
+            delayed: Lazy::new(),
+            deadlines: Lazy::new(),
+            claims: Lazy::new(),
+            own_ttls: Lazy::new(),
+            default_ttls: Lazy::new(),
             unindexed: None,
             ttl_since: Micros::MIN,
-            deaths: Order::new(),
+            deaths: Lazy::new(),
             doomed: Doomed::default(),
             over: Over::default(),
             ready: 0,
@@ -222,6 +229,30 @@ impl Queue {
         self.settled_to = Micros::MIN;
     }
 
+    /// The queue's own bucket.
+    fn own_tokens(&self) -> Option<Tokens> {
+        self.tokens.as_deref().copied()
+    }
+
+    fn set_own_tokens(&mut self, tokens: Option<Tokens>) {
+        match (&mut self.tokens, tokens) {
+            (Some(kept), Some(tokens)) => **kept = tokens,
+            (kept, tokens) => *kept = tokens.map(Box::new),
+        }
+    }
+
+    /// No message is left: parts that only messages need are given back.
+    fn slim(&mut self) {
+        self.live.give_back(|_| false);
+        self.dead.give_back(|_| false);
+        self.delayed.give_back(|_| false);
+        self.own_ttls.give_back(|_| false);
+        self.default_ttls.give_back(|_| false);
+        self.deaths.give_back(|_| false);
+        self.heads.give_back();
+        self.seats.give_back();
+    }
+
     /// Whether the messages that must be there are there.
     fn adds_up(&self) -> bool {
         self.totals.held() == Some(self.messages.len() as u64)
@@ -239,9 +270,9 @@ impl Queue {
             && self.next_death == 1
             && self.messages.len() == 0
             && self.windows.len() == 0
-            && self.lanes.len() == 1
+            && self.lanes.groups() == 0
             && self.pause_ends.is_empty()
-            && self.config == Config::default()
+            && *self.config == Config::DEFAULT
             && self.totals == Totals::default()
             && self.loading.is_none()
     }

@@ -3,6 +3,7 @@
 //! Invariant: a name is there as long as somebody refers to it, and is found by its bytes.
 
 use super::index::Index;
+use super::lazy::{Blank, Lazy};
 use super::slab::{NONE, Slab};
 use crate::engine::names_hash::of_name;
 
@@ -14,18 +15,27 @@ struct Name {
 
 #[derive(Debug, Clone)]
 pub struct Names {
-    names: Slab<Name>,
-    index: Index,
+    names: Lazy<Slab<Name>>,
+    index: Lazy<Index>,
     heap: usize,
 }
 
+impl Blank for Slab<Name> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
 impl Names {
-    pub fn new() -> Self {
-        Self { names: Slab::new(), index: Index::new(), heap: 0 }
+    pub const fn new() -> Self {
+        Self { names: Lazy::new(), index: Lazy::new(), heap: 0 }
     }
 
     pub fn memory(&self) -> usize {
-        self.names.memory() + self.index.memory() + self.heap
+        let lazy = Lazy::memory(&self.names) + Lazy::memory(&self.index);
+        lazy + Slab::memory(&self.names) + Index::memory(&self.index) + self.heap
     }
 
     pub fn get(&self, name: u32) -> Option<&[u8]> {

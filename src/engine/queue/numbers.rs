@@ -1,16 +1,92 @@
-//! Where live messages are found by a number that the queue gave out itself: pages of consecutive numbers.
+//! Where live messages are found by a number that the queue gave out itself: a few in a list, more in pages of consecutive numbers.
 //!
 //! Own numbers are drawn, claimed and settled nearly in order, so neighbours share a page, and most look-ups meet one of the two pages at
-//! hand: that last entered and that last left. A page goes with its last number, so what lags behind keeps no more than its own page.
+//! hand: that last entered and that last left. A page goes with its last number, so what lags behind keeps no more than its own page. The list
+//! takes numbers as long as there are no pages, so that a small queue has none.
 //!
-//! Invariants: each page is in `index` once and holds at least one number; `len` counts them all; the pages at hand are there.
+//! Invariants: a number is in the list or in its page, once; each page is in `index` once and holds at least one number; `len` counts what pages
+//! hold; the pages at hand are there.
 
 use super::index::Index;
+use super::lazy::{Blank, Lazy};
 use super::slab::{NONE, Slab};
+use crate::engine::footprint::block;
 use crate::engine::names_hash::of_number;
+use smallvec::SmallVec;
 
 /// Numbers in a page: neighbours enough to share a look-up, few enough that a lone number is not dear.
 const SIZE: u64 = 16;
+/// Numbers in the list: so many are looked through as fast as a page is found.
+const FEW: usize = 8;
+/// Room for so many in the list is kept when there is none any more.
+const KEPT: usize = 4;
+
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    few: SmallVec<[(u64, u32); 1]>,
+    pages: Lazy<Pages>,
+}
+
+impl Numbers {
+    pub fn new() -> Self {
+        Self { few: SmallVec::new(), pages: Lazy::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.few.len() + self.pages.len
+    }
+
+    pub fn memory(&self) -> usize {
+        let list = if self.few.spilled() { block(self.few.capacity() * size_of::<(u64, u32)>()) } else { 0 };
+        list + self.pages.memory() + self.pages.held()
+    }
+
+    /// The slot under a number.
+    pub fn get(&self, number: u64) -> Option<u32> {
+        match self.few.iter().find(|(n, _)| *n == number) {
+            Some((_, slot)) => Some(*slot),
+            None => self.pages.get(number),
+        }
+    }
+
+    /// Enters a slot under a number; false when there is one already.
+    pub fn insert(&mut self, number: u64, slot: u32) -> bool {
+        if self.few.iter().any(|(n, _)| *n == number) {
+            return false;
+        }
+        if self.few.len() < FEW && self.pages.len == 0 {
+            self.few.push((number, slot));
+            return true;
+        }
+        self.pages.insert(number, slot)
+    }
+
+    /// Takes a slot from under its number; false when it is not there.
+    pub fn remove(&mut self, number: u64, slot: u32) -> bool {
+        if let Some(at) = self.few.iter().position(|(n, _)| *n == number) {
+            let is_it = self.few.get(at).is_some_and(|(_, s)| *s == slot);
+            if is_it {
+                self.few.swap_remove(at);
+                self.give_back();
+            }
+            return is_it;
+        }
+        let is_it = self.pages.len > 0 && self.pages.remove(number, slot);
+        if is_it {
+            self.give_back();
+        }
+        is_it
+    }
+
+    fn give_back(&mut self) {
+        if self.few.is_empty() {
+            if self.few.capacity() > KEPT {
+                self.few = SmallVec::new();
+            }
+            self.pages.give_back(|pages| pages.len > 0);
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Page {
@@ -27,7 +103,7 @@ impl Default for Page {
 }
 
 #[derive(Debug, Clone)]
-pub struct Numbers {
+struct Pages {
     pages: Slab<Page>,
     index: Index,
     len: usize,
@@ -39,16 +115,20 @@ pub struct Numbers {
 /// No page.
 const NOWHERE: (u64, u32) = (u64::MAX, NONE);
 
-impl Numbers {
-    pub fn new() -> Self {
+impl Blank for Pages {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
+impl Pages {
+    const fn new() -> Self {
         Self { pages: Slab::new(), index: Index::new(), len: 0, entered: NOWHERE, left: NOWHERE }
     }
 
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn memory(&self) -> usize {
+    fn held(&self) -> usize {
         self.pages.memory() + self.index.memory()
     }
 
@@ -68,13 +148,13 @@ impl Numbers {
     }
 
     /// The slot under a number.
-    pub fn get(&self, number: u64) -> Option<u32> {
+    fn get(&self, number: u64) -> Option<u32> {
         let page = self.pages.get(self.find_page(number)?)?;
         page.slots.get((number % SIZE) as usize).copied().filter(|slot| *slot != NONE)
     }
 
     /// Enters a slot under a number; false when there is one already.
-    pub fn insert(&mut self, number: u64, slot: u32) -> bool {
+    fn insert(&mut self, number: u64, slot: u32) -> bool {
         let p = self.find_page(number).unwrap_or_else(|| self.add_page(number / SIZE));
         let Some(page) = self.pages.get_mut(p) else { return false };
         let Some(place) = page.slots.get_mut((number % SIZE) as usize).filter(|s| **s == NONE) else {
@@ -95,7 +175,7 @@ impl Numbers {
     }
 
     /// Takes a slot from under its number; false when it is not there.
-    pub fn remove(&mut self, number: u64, slot: u32) -> bool {
+    fn remove(&mut self, number: u64, slot: u32) -> bool {
         let Some(p) = self.find_page(number) else { return false };
         let Some(page) = self.pages.get_mut(p) else { return false };
         let Some(place) = page.slots.get_mut((number % SIZE) as usize).filter(|s| **s == slot) else {
@@ -153,7 +233,7 @@ mod tests {
                 prop_assert_eq!(numbers.get(number), Some(slot));
                 prop_assert!(numbers.remove(number, slot));
             }
-            prop_assert_eq!((numbers.len(), numbers.pages.len(), numbers.index.len()), (0, 0, 0));
+            prop_assert_eq!((numbers.len(), numbers.pages.held()), (0, 0));
         }
     }
 }

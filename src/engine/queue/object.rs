@@ -2,13 +2,35 @@
 
 use super::Queue;
 use super::effect::Effect;
+use super::index::Index;
+use super::lane::Run;
+use super::lazy::Lazy;
+use super::order::Order;
+use super::slab::Slab;
+use super::tokens::Tokens;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
 use crate::engine::fencing::Fencing;
+use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::time::Micros;
 use std::ffi::CStr;
+
+/// What the messages of a run take in its order, if they are few.
+const RUN: usize = 16;
+
+impl Queue {
+    /// Bytes of what waits for an instant by lane.
+    fn waits_memory(&self) -> usize {
+        let two = [&self.parked, &self.refills];
+        let two = two.iter().map(|s| Lazy::memory(s) + tree(s.len(), size_of::<(Micros, u32)>()));
+        let pauses = tree(self.pause_ends.len(), size_of::<(Micros, u32, bool)>());
+        // Each bucket of a group is a block of its own.
+        let tokens = self.refills.len() * block(size_of::<Tokens>());
+        two.sum::<usize>() + Lazy::memory(&self.pause_ends) + pauses + tokens
+    }
+}
 
 impl Object for Queue {
     const FAMILY: Family = Family::Queue;
@@ -83,21 +105,21 @@ impl Object for Queue {
     }
 
     fn memory(&self) -> usize {
-        let slabs = self.messages.memory() + self.more.memory() + self.windows.memory() + self.lanes.memory();
-        let indexes = self.live.memory()
-            + self.dead.memory()
-            + self.window_index.memory()
-            + self.lane_index.memory()
-            + self.numbers.memory();
-        // Entries by instant or number take twelve bytes, those of runs four, in blocks that are between half and wholly full.
+        let slabs = self.messages.memory() + self.more.memory() + self.lanes.memory() + self.names.memory();
+        let indexes = [&self.live, &self.dead, &self.window_index, &self.lane_index];
+        let indexes = indexes.iter().map(|i| Lazy::memory(i) + Index::memory(i)).sum::<usize>();
+        let windows = Lazy::memory(&self.windows) + Slab::memory(&self.windows);
         let instants =
             [&self.delayed, &self.deadlines, &self.own_ttls, &self.default_ttls, &self.window_ends];
-        let entries = instants.iter().map(|o| o.len()).sum::<usize>() + self.claims.len() + self.deaths.len();
-        let orders = entries * 15 + self.ready as usize * 5;
-        // A lane that has messages has at least one run, and a few places in the trees.
-        let full = self.lanes.len().min(self.messages.len());
-        let lanes = full * 160 + (self.lanes.len() - full) * 60;
-        size_of::<Self>() + slabs + indexes + orders + self.names.memory() + self.heap + lanes
+        let numbers = [&self.claims, &self.deaths];
+        let instants = instants.iter().map(|o| Lazy::memory(o) + Order::memory(o)).sum::<usize>();
+        let numbers = numbers.iter().map(|o| Lazy::memory(o) + Order::memory(o)).sum::<usize>();
+        let trees = self.seats.memory() + self.heads.memory() + self.waits_memory();
+        let rare = self.config.memory() + self.tokens.as_ref().map_or(0, |_| block(size_of::<Tokens>()));
+        // A group that has messages has at least one run, of a few messages.
+        let runs = self.lanes.groups().min(self.messages.len()) * (block(size_of::<Run>()) + RUN);
+        let own = self.numbers.memory() + self.heap + rare + runs;
+        size_of::<Self>() + slabs + windows + indexes + instants + numbers + trees + own
     }
 
     fn effort(&self) -> usize {

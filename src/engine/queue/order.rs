@@ -4,16 +4,22 @@
 //! middle an entry is found by halving, and moves no more than half a block. Keys are not kept here unless they are part of the
 //! entry: the caller compares, by `place(&entry)`, which tells where the entry lies *relative to the one sought*.
 //!
+//! When the last entry goes, all but a little room is given back.
+//!
 //! Invariants: entries are sorted by the caller's order, which is total; only `first` may be empty, and only when `rest` is.
 
+use super::lazy::{Blank, Lazy};
+use crate::engine::footprint::block;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 const FULL: usize = 512;
+/// Room for so many entries is kept when there is none any more.
+const FEW: usize = 4;
 
 /// What an order holds, and the form without padding in which it is kept.
-pub trait Entry: Copy + PartialEq {
-    type Kept: Copy;
+pub trait Entry: Copy + PartialEq + 'static {
+    type Kept: Copy + 'static;
     fn keep(self) -> Self::Kept;
     fn of(kept: Self::Kept) -> Self;
 }
@@ -65,13 +71,29 @@ struct Block<K> {
 #[derive(Debug, Clone)]
 pub struct Order<E: Entry> {
     first: VecDeque<E::Kept>,
-    rest: VecDeque<Block<E::Kept>>,
+    rest: Lazy<VecDeque<Block<E::Kept>>>,
     len: usize,
+}
+
+impl<K: 'static> Blank for VecDeque<Block<K>> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
+impl<E: Entry> Blank for Order<E> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
 }
 
 impl<E: Entry> Order<E> {
     pub const fn new() -> Self {
-        Self { first: VecDeque::new(), rest: VecDeque::new(), len: 0 }
+        Self { first: VecDeque::new(), rest: Lazy::new(), len: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -126,7 +148,9 @@ impl<E: Entry> Order<E> {
     pub fn insert(&mut self, entry: E, place: impl Fn(&E) -> Ordering) {
         self.len += 1;
         let kept = entry.keep();
-        let last = self.rest.back_mut().map_or(&mut self.first, |block| &mut block.entries);
+        let one = self.rest.is_empty();
+        let last = if one { None } else { self.rest.back_mut() };
+        let last = last.map_or(&mut self.first, |block| &mut block.entries);
         if last.back().is_none_or(|e| place(&E::of(*e)).is_lt()) {
             if last.len() < FULL {
                 last.push_back(kept);
@@ -164,12 +188,28 @@ impl<E: Entry> Order<E> {
     pub fn pop_front(&mut self) -> Option<E> {
         let kept = self.first.pop_front()?;
         self.len -= 1;
-        if self.first.is_empty()
-            && let Some(next) = self.rest.pop_front()
-        {
-            self.first = next.entries;
+        if self.first.is_empty() {
+            self.next_block();
         }
         Some(E::of(kept))
+    }
+
+    /// The first block is empty: the next takes its place, or room is given back.
+    fn next_block(&mut self) {
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_front().map(|block| block.entries).unwrap_or_default();
+        } else if self.first.capacity() > FEW {
+            *self = Self::new();
+        }
+    }
+
+    /// Bytes on the heap.
+    pub fn memory(&self) -> usize {
+        // Blocks are between half and wholly full.
+        let rest = self.len - self.first.len();
+        let each = size_of::<E::Kept>();
+        let blocks = self.rest.capacity() * size_of::<Block<E::Kept>>();
+        block(self.first.capacity() * each) + self.rest.memory() + block(blocks) + rest * each * 5 / 4
     }
 
     /// Removes the entry, for which `place` says Equal; false when it is not there.
@@ -178,14 +218,40 @@ impl<E: Entry> Order<E> {
             return self.pop_front().is_some();
         }
         let b = self.find_block(&place);
-        let Some(block) = self.block_mut(b) else { return false };
+        let Some(block) = self.block(b) else { return false };
         let Ok(at) = block.binary_search_by(|e| place(&E::of(*e))) else { return false };
+        self.remove_at(b, at)
+    }
+
+    /// The same where it is dear to compare: the entry is looked for by `guess` first, another order that is mostly the same among neighbours.
+    pub fn remove_near(
+        &mut self,
+        entry: E,
+        guess: impl Fn(&E) -> Ordering,
+        place: impl Fn(&E) -> Ordering,
+    ) -> bool {
+        if self.front() == Some(entry) {
+            return self.pop_front().is_some();
+        }
+        let b = self.find_block(&guess);
+        let found = self.block(b).and_then(|block| {
+            let at = block.binary_search_by(|e| guess(&E::of(*e))).ok()?;
+            block.get(at).filter(|e| E::of(**e) == entry).map(|_| at)
+        });
+        match found {
+            Some(at) => self.remove_at(b, at),
+            None => self.remove(entry, place),
+        }
+    }
+
+    fn remove_at(&mut self, b: usize, at: usize) -> bool {
+        let Some(block) = self.block_mut(b) else { return false };
         block.remove(at);
         let left = block.len();
         self.len -= 1;
         if left == 0 {
             if b == 0 {
-                self.first = self.rest.pop_front().map(|block| block.entries).unwrap_or_default();
+                self.next_block();
             } else {
                 self.rest.remove(b - 1);
             }
@@ -238,7 +304,12 @@ mod tests {
                     }
                     _ => {
                         let there = naive.binary_search(&value);
-                        prop_assert_eq!(order.remove(value, |e| e.cmp(&value)), there.is_ok());
+                        let removed = if value % 2 == 0 {
+                            order.remove(value, |e| e.cmp(&value))
+                        } else {
+                            order.remove_near(value, |e| (e / 16, !e).cmp(&(value / 16, !value)), |e| e.cmp(&value))
+                        };
+                        prop_assert_eq!(removed, there.is_ok());
                         if let Ok(at) = there {
                             naive.remove(at);
                         }

@@ -5,17 +5,27 @@
 //!
 //! Invariant: `first` lies before all of `rest`; when there is none, `rest` is empty.
 
+use super::lazy::{Blank, Lazy};
+use crate::engine::footprint::tree;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Clone)]
-pub struct Ranked<T> {
+pub struct Ranked<T: 'static> {
     first: Option<T>,
-    rest: BTreeSet<T>,
+    rest: Lazy<BTreeSet<T>>,
 }
 
-impl<T: Ord + Copy> Ranked<T> {
+impl<T: 'static> Blank for BTreeSet<T> {
+    const BLANK: &'static Self = &Self::new();
+
+    fn blank() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Ord + Copy + 'static> Ranked<T> {
     pub const fn new() -> Self {
-        Self { first: None, rest: BTreeSet::new() }
+        Self { first: None, rest: Lazy::new() }
     }
 
     pub fn first(&self) -> Option<T> {
@@ -42,15 +52,25 @@ impl<T: Ord + Copy> Ranked<T> {
 
     pub fn remove(&mut self, element: &T) {
         if self.first.as_ref() == Some(element) {
-            self.first = self.rest.pop_first();
-        } else {
+            self.first = if self.rest.is_empty() { None } else { self.rest.pop_first() };
+        } else if !self.rest.is_empty() {
             self.rest.remove(element);
         }
     }
 
     pub fn clear(&mut self) {
         self.first = None;
-        self.rest.clear();
+        self.rest = Lazy::new();
+    }
+
+    /// Bytes on the heap.
+    pub fn memory(&self) -> usize {
+        self.rest.memory() + tree(self.rest.len(), size_of::<T>())
+    }
+
+    /// Room that nothing needs is given back.
+    pub fn give_back(&mut self) {
+        self.rest.give_back(|rest| !rest.is_empty());
     }
 
     /// All, in order.

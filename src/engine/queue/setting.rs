@@ -14,7 +14,7 @@ impl Queue {
         self.begin_command();
         // Recorded also when nothing changes: on a missing key it makes the queue.
         let config = settings.over(&self.config);
-        let tokens = match (self.config.rate, config.rate, self.tokens) {
+        let tokens = match (self.config.rate, config.rate, self.own_tokens()) {
             (_, None, _) => None,
             (Some(old), Some(new), Some(tokens)) if old == new => Some(tokens),
             (Some(old), Some(new), Some(tokens)) => Some(tokens.change(old, new, now)),

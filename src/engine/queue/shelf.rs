@@ -9,6 +9,7 @@
 //! - dead: by the number of their death.
 
 use super::Queue;
+use super::lazy::Lazy;
 use super::message::{Message, More, Own, Place, Stage, State};
 use super::slab::{NONE, Slab};
 use crate::engine::time::Micros;
@@ -164,10 +165,12 @@ impl Queue {
 
     pub(super) fn leave_deadline(&mut self, slot: u32, claim: u64, deadline: Micros) {
         let (messages, more) = (&self.messages, &self.more);
-        self.deadlines.remove((deadline, slot), |e| {
+        let place = |e: &(Micros, u32)| {
             let rest = || (claim_of(messages, more, e.1), e.1).cmp(&(claim, slot));
             e.0.cmp(&deadline).then_with(rest)
-        });
+        };
+        // What was claimed together has one deadline, and mostly lies in the order of slots: to compare claims is to look at a message each.
+        self.deadlines.remove_near((deadline, slot), |e| e.cmp(&(deadline, slot)), place);
     }
 
     /// One more, or one less, keeps the lane busy.
@@ -242,7 +245,7 @@ impl Queue {
 
     /// The queue has got a TTL, or has none any more: its order is begun anew.
     pub(super) fn begin_default_ttls(&mut self) {
-        self.default_ttls = super::order::Order::new();
+        self.default_ttls = Lazy::new();
         self.unindexed = (self.config.ttl > 0 && self.messages.len() > 0).then_some(0);
     }
 

@@ -3,16 +3,20 @@
 //! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back as they empty (but one, so that
 //! a queue going up and down around a chunk's edge does not allocate each time).
 //!
-//! A place that was freed holds a default value, so that none is wasted on telling. Only the first chunk grows, by doubling: few values take little.
+//! A place that was freed holds a default value, so that none is wasted on telling. Only the first chunk grows, from one place by doubling: few
+//! values take little. When the last value goes, all but a few places are given back.
 //!
 //! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free; places behind a chunk's items are free.
 
 use super::ranked::Ranked;
+use crate::engine::footprint::block;
 
 /// No slot.
 pub const NONE: u32 = u32::MAX;
 
 const SIZE: usize = 256;
+/// So many places are kept when there is no value any more.
+const FEW: u32 = 4;
 const WORDS: usize = SIZE / 64;
 
 #[derive(Debug, Clone)]
@@ -34,10 +38,10 @@ impl<T> Chunk<T> {
 pub struct Slab<T> {
     chunks: Vec<Chunk<T>>,
     open: Ranked<u32>,
-    len: usize,
+    len: u32,
     /// Places with memory; chunks with memory that are empty.
-    backed: usize,
-    spare: usize,
+    backed: u32,
+    spare: u32,
 }
 
 impl<T: Default> Slab<T> {
@@ -46,7 +50,7 @@ impl<T: Default> Slab<T> {
     }
 
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// All slots are below this.
@@ -56,7 +60,11 @@ impl<T: Default> Slab<T> {
 
     /// Bytes on the heap, without what the values own.
     pub fn memory(&self) -> usize {
-        self.backed * size_of::<T>() + self.chunks.capacity() * size_of::<Chunk<T>>()
+        let items = match self.chunks.as_slice() {
+            [only] => block(only.items.capacity() * size_of::<T>()),
+            _ => self.backed as usize * size_of::<T>(),
+        };
+        items + block(self.chunks.capacity() * size_of::<Chunk<T>>()) + self.open.memory()
     }
 
     pub fn get(&self, slot: u32) -> Option<&T> {
@@ -80,6 +88,9 @@ impl<T: Default> Slab<T> {
                 if i >= NONE / SIZE as u32 {
                     return NONE;
                 }
+                if i == 0 {
+                    self.chunks.reserve_exact(1);
+                }
                 self.chunks.push(Chunk { items: Vec::new(), free: [u64::MAX; WORDS], used: 0 });
                 self.open.insert(i);
                 i
@@ -98,11 +109,11 @@ impl<T: Default> Slab<T> {
             Some(item) => *item = value,
             None => {
                 let before = chunk.items.capacity();
-                if before == 0 && index > 0 {
-                    chunk.items.reserve_exact(SIZE);
+                if before == 0 {
+                    chunk.items.reserve_exact(if index > 0 { SIZE } else { 1 });
                 }
                 chunk.items.push(value);
-                self.backed += chunk.items.capacity() - before;
+                self.backed += (chunk.items.capacity() - before) as u32;
             }
         }
         chunk.used += 1;
@@ -130,10 +141,12 @@ impl<T: Default> Slab<T> {
         chunk.used -= 1;
         self.len -= 1;
         if chunk.used == 0 {
-            if self.spare == 0 {
+            if self.len == 0 && self.backed > FEW {
+                *self = Self::new();
+            } else if self.spare == 0 {
                 self.spare = 1;
             } else {
-                self.backed -= chunk.items.capacity();
+                self.backed -= chunk.items.capacity() as u32;
                 chunk.items = Vec::new();
                 self.trim();
             }
@@ -177,7 +190,7 @@ mod tests {
             assert!(s.remove(*slot).is_some());
         }
         assert_eq!(s.len(), 0);
-        assert!(s.memory() < full / 2 && s.iter().next().is_none());
+        assert!(full > 4_000 && s.memory() == 0 && s.iter().next().is_none());
         let slot = s.insert(1);
         assert_eq!(s.get(slot), Some(&1));
         assert_eq!(s.get(NONE), None);

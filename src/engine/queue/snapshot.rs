@@ -11,7 +11,7 @@
 //! one. Whatever other effect comes ends the loading.
 
 use super::Queue;
-use super::config::NO_PAUSE;
+use super::config::{Config, NO_PAUSE};
 use super::effect::Header;
 use super::lane::PLAIN;
 use super::message::{Id, IdRef, Message, More, Own, Place, Stage, State};
@@ -196,7 +196,7 @@ impl Queue {
         let (paused_push, paused_claim) =
             self.lanes.get(PLAIN).map_or((NO_PAUSE, NO_PAUSE), |l| (l.paused_push, l.paused_claim));
         Header {
-            config: self.config.clone(),
+            config: Config::clone(&self.config),
             totals: self.totals,
             next_id: self.next_id,
             next_seq: self.next_seq,
@@ -205,7 +205,7 @@ impl Queue {
             last_claim: self.last_claim,
             paused_push,
             paused_claim,
-            tokens: self.tokens,
+            tokens: self.own_tokens(),
         }
     }
 

@@ -11,6 +11,9 @@ use crate::engine::time::{MAX_INSTANT, Micros};
 use std::cmp::Ordering;
 use std::fmt;
 
+/// How many messages of other groups one call of LIST looks at.
+const OTHERS: usize = if cfg!(test) { 3 } else { 1_000 };
+
 /// All that GET tells of a message. Instants are µs; None where there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View<'a> {
@@ -140,6 +143,7 @@ impl Queue {
     }
 
     /// A page of the messages in a state (of a group), at most `count`, whose payloads together take at most `most_bytes`, but at least one: by service, due instant, deadline or death. None: not a cursor of such a list.
+    /// Of a group that has few of many messages in that state a page may have less, or nothing, and the list goes on all the same.
     pub fn list(
         &self,
         state: State,
@@ -160,13 +164,27 @@ impl Queue {
         }
         // One more than asked for tells whether the list goes on.
         let more = count.saturating_add(1);
+        let mut broken_off = None;
         let mut slots: Vec<u32> = if state == State::Ready {
             let after =
                 if let Cursor::Ready(priority, place) = cursor { Some((priority, place)) } else { None };
             self.ready_from(after, lane, more)
         } else {
             let wanted = |slot: &u32| lane.is_none() || self.messages.get(*slot).map(|m| m.lane) == lane;
-            self.listed(state, cursor).filter(wanted).take(more).collect()
+            let (mut found, mut others) = (Vec::new(), 0);
+            for slot in self.listed(state, cursor) {
+                if wanted(&slot) {
+                    found.push(slot);
+                    broken_off = None;
+                } else {
+                    others += 1;
+                    broken_off = Some(slot).filter(|_| others == OTHERS);
+                }
+                if found.len() == more || broken_off.is_some() {
+                    break;
+                }
+            }
+            found
         };
         let mut bytes = 0_usize;
         let fits = slots.iter().take(count).take_while(|slot| {
@@ -178,7 +196,7 @@ impl Queue {
             slots.truncate(count);
             slots.last().map_or(Cursor::Start, |last| self.cursor_at(*last))
         } else {
-            Cursor::Start
+            broken_off.map_or(Cursor::Start, |last| self.cursor_at(last))
         };
         Some((next, slots.into_iter().filter_map(|slot| self.view(slot)).collect()))
     }

@@ -57,6 +57,11 @@ impl Queue {
         if let Some(w) = self.windows.remove(slot) {
             self.heap -= w.id.heap();
         }
+        if self.windows.len() == 0 {
+            self.windows.give_back(|_| false);
+            self.window_index.give_back(|_| false);
+            self.window_ends.give_back(|_| false);
+        }
     }
 
     /// Ends the window that this message owns, if any.

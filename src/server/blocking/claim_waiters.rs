@@ -153,19 +153,23 @@ impl Line {
         None
     }
 
-    /// When somebody could be served if only tokens are awaited.
+    /// When to look again, as only tokens may be awaited: not later than somebody could be served. Asked when nobody can be now: then all groups
+    /// that are waited for and have a message, but no token, are parked.
     fn next(&self, queue: &mut Queue, now: Micros) -> Option<Micros> {
-        if !queue.is_rated() {
+        /// Groups looked at. If nobody waits for so many, that is gone into when the last of them has a token.
+        const LOOKS: usize = 64;
+        if !queue.is_rated() || queue.is_held_up(now) {
             return None;
         }
-        let any = if self.any.is_empty() { None } else { queue.claimable_at(now, None) };
-        let groups: Vec<Box<[u8]>> = if self.groups.len() <= queue.candidate_count() + queue.parked_count() {
-            self.groups.keys().cloned().collect()
-        } else {
-            let there = queue.candidates().chain(queue.parked());
-            there.filter(|g| self.groups.contains_key(*g)).map(Into::into).collect()
-        };
-        groups.iter().filter_map(|g| queue.claimable_at(now, Some(g))).chain(any).min()
+        if let Some(at) = queue.own_token_at(now) {
+            return Some(at);
+        }
+        let any = if self.any.is_empty() { None } else { queue.claimable_at(now) };
+        let mut parked = queue.parked().enumerate();
+        let waited_for =
+            |(n, (_, group)): &(usize, (Micros, &[u8]))| self.groups.contains_key(*group) || n + 1 == LOOKS;
+        let group = if self.groups.is_empty() { None } else { parked.find(waited_for) };
+        group.map(|(_, (until, _))| until).into_iter().chain(any).min()
     }
 }
 
