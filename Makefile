@@ -9,7 +9,7 @@ MODULE := $(TARGET)/release/libsluice.so
 .DEFAULT_GOAL := help
 ENGINE ?= redis-7.0
 
-.PHONY: help run build test quick panicking lint bench servers torture miri asan fuzz clean tools
+.PHONY: help run build test quick lint bench servers torture miri asan fuzz clean tools
 
 help: ## List the targets (this)
 	@echo "sluice: rate limits and reliable queues inside Redis and Valkey"
@@ -35,18 +35,16 @@ build: tools ## Build the module: target/release/libsluice.so
 	cargo build --release
 	@echo "built $(MODULE)"
 
-test: servers build panicking ## Run all tests on every engine (torture programs in a short form, on one or some)
-	cargo test --no-fail-fast
+# The tests load the release build; tests/panics.rs loads the debug build, which cargo makes beside the tests and which panics when it is told to.
+# Many tests wait for servers: one more of them at a time than there are cores.
+test: servers build ## Run all tests on every engine (torture programs in a short form, on one or some)
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))} cargo test --no-fail-fast
 
 quick: tools ## Run the engine's tests, and short tests on one server: ENGINE=redis-7.0
 	cargo build --profile quick
 	cargo test --lib
 	SLUICE_SO=$(abspath $(TARGET)/quick/libsluice.so) SLUICE_ENGINES=$(ENGINE) SLUICE_FORMS=plain \
 	  cargo test --test all -- cases:: keyspace:: introspection:: blocking:: architecture::
-
-# What tests/panics.rs loads: a module that panics when it is told to. Never to be used for anything else.
-panicking: tools
-	cargo build --profile quick --features panic-test --target-dir $(TARGET)/panic-test
 
 lint: tools ## Check format, lints, documentation and (if cargo-deny is there) dependencies
 	cargo fmt --check
@@ -73,26 +71,24 @@ miri: ## Run the engine's tests in an interpreter that sees undefined behaviour 
 	  PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --lib engine::; \
 	else echo "SKIPPED: no Miri: rustup toolchain install nightly --component miri --component rust-src"; fi
 
+# The module and a little library are built with what every Rust has; RUSTC_BOOTSTRAP lets a stable one do so.
 # The servers' own allocator must be libc's, as in the Valkeys that `make servers` fetches, or the sanitizer sees no allocation.
 ASAN_RUNTIME = $(shell $(or $(CC),cc) -print-file-name=libasan.so 2>/dev/null)
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-asan: servers ## Run tests of waiting, turns and keys, and hostile commands, with AddressSanitizer in the module (needs nightly Rust, gcc's libasan)
-	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
-	elif [ ! -e "$(ASAN_RUNTIME)" ]; then echo "SKIPPED: no libasan.so: install gcc"; \
-	else \
-	  engines=$$(for s in .servers/*/*-server; do if $$s --version | grep -q malloc=libc; then basename $$(dirname $$s); fi; done | paste -sd,); \
-	  if [ -z "$$engines" ]; then echo "SKIPPED: no server with libc's malloc: make servers"; exit 0; fi; \
-	  set -e; RUSTFLAGS="-Zsanitizer=address" cargo +nightly build --profile quick --target $(HOST) --target-dir $(TARGET)/asan; \
-	  SLUICE_SO=$(abspath $(TARGET)/asan/$(HOST)/quick/libsluice.so) SLUICE_PRELOAD="$(ASAN_RUNTIME)" SLUICE_FORMS=plain \
-	  SLUICE_ENGINES=$$engines cargo test --test all -- blocking:: keyspace:: turns:: hostile_commands_kill; \
-	fi
+asan: servers tools ## Run tests of waiting, turns and keys, and hostile commands, with AddressSanitizer in the module (needs gcc's libasan)
+	@engines=$$(for s in .servers/*/*-server; do if $$s --version | grep -q malloc=libc; then basename $$(dirname $$s); fi; done | paste -sd,); \
+	if [ ! -e "$(ASAN_RUNTIME)" ]; then echo "SKIPPED: no libasan.so: install gcc"; exit 0; fi; \
+	if [ -z "$$engines" ]; then echo "SKIPPED: no server with libc's malloc: make servers"; exit 0; fi; \
+	set -e; RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" cargo build --profile quick --target $(HOST) --target-dir $(TARGET)/asan; \
+	$(or $(CC),cc) -shared -fPIC -o $(TARGET)/asan/server.so tests/sanitizer/server.c -ldl; \
+	SLUICE_SO=$(abspath $(TARGET)/asan/$(HOST)/quick/libsluice.so) SLUICE_PRELOAD="$(abspath $(TARGET)/asan/server.so) $(ASAN_RUNTIME)" \
+	SLUICE_FORMS=plain SLUICE_ENGINES=$$engines cargo test --test all -- blocking:: keyspace:: turns:: hostile_commands_kill
 
-fuzz: ## Run the fuzzers of carried changes, snapshots and arguments, SECONDS=60 each (needs nightly Rust, cargo-fuzz)
-	@if ! cargo +nightly --version >/dev/null 2>&1; then echo "SKIPPED: no nightly Rust: rustup toolchain install nightly"; \
-	elif ! command -v cargo-fuzz >/dev/null; then echo "SKIPPED: no cargo-fuzz: cargo install cargo-fuzz"; \
-	else for target in effects snapshots arguments; do \
-	  cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 || exit 1; done; fi
+fuzz: tools ## Run the fuzzers of carried changes, snapshots and arguments, SECONDS=60 each (needs cargo-fuzz and a C++ compiler)
+	@if ! command -v cargo-fuzz >/dev/null; then echo "SKIPPED: no cargo-fuzz: cargo install cargo-fuzz"; \
+	else .ci/setup c++; for target in effects snapshots arguments; do \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -rss_limit_mb=4096 || exit 1; done; fi
 
 clean: ## Remove what was built and fetched (not what a server stored)
 	cargo clean

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// What is to happen at an instant happens this much later at most: generous, for a machine with other things to do.
-const LATE_MS: i64 = 500;
+const LATE_MS: i64 = 5_000;
 const LATE: Duration = Duration::from_millis(LATE_MS as u64);
 
 // ---------------------------------------------------------------- claims: waiting and waking

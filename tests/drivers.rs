@@ -6,18 +6,17 @@
 //! `SLUICE_TORTURE=1` plays many more rounds.
 
 use crate::common::{
-    Engine, Form, Server, TempDir, assert_required, free_port, in_every_form, is_torture, kill_with_parent,
-    on_every_engine, registered_commands, say, within,
+    Builder, Engine, Form, Server, TempDir, assert_required, free_port, in_every_form, is_torture,
+    kill_with_parent, on_every_engine, registered_commands, say, within,
 };
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[test]
 fn limiters_answer_as_their_model() {
-    each_in_turn(in_every_form, |engine| {
+    with_models(in_every_form, |engine| {
         let server = Server::start(engine);
         let commands = registered_commands(&mut server.connect());
         assert_required(&commands);
@@ -37,7 +36,7 @@ fn limiters_answer_as_their_model() {
 
 #[test]
 fn queues_answer_as_their_model() {
-    each_in_turn(in_every_form, |engine| {
+    with_models(in_every_form, |engine| {
         let server = Server::start(engine);
         assert_required(&registered_commands(&mut server.connect()));
         for (first_seed, count, options) in
@@ -51,17 +50,11 @@ fn queues_answer_as_their_model() {
     });
 }
 
-/// A server that does one thing of what is due at a time and puts the rest off: compared whenever nothing is put off.
-fn in_the_smallest_pieces(engine: &Engine) -> Server {
-    let least = [("sluice.due-per-command", "1"), ("sluice.tick-budget-us", "50")];
-    least.iter().fold(Server::builder(engine), |b, (name, value)| b.option(name, value)).start()
-}
-
 /// Of HOT also while something is put off.
 #[test]
 fn limiters_answer_as_their_model_in_the_smallest_pieces() {
-    each_in_turn(in_every_form, |engine| {
-        let server = in_the_smallest_pieces(engine);
+    with_models(in_every_form, |engine| {
+        let server = in_pieces(Server::builder(engine)).start();
         let kinds = ["--warm --cl", "--warm --cl --back", "--only HOT", "--only HOT --back"];
         for (i, options) in (8..).zip(kinds) {
             let model = Model::start("limiter_model.py", &[]);
@@ -74,8 +67,8 @@ fn limiters_answer_as_their_model_in_the_smallest_pieces() {
 /// Compared whenever nothing is put off.
 #[test]
 fn queues_answer_as_their_model_in_the_smallest_pieces() {
-    each_in_turn(on_every_engine, |engine| {
-        let server = in_the_smallest_pieces(engine);
+    with_models(on_every_engine, |engine| {
+        let server = in_pieces(Server::builder(engine)).start();
         for (first_seed, options) in [(800_000, "--mblock"), (900_000, "--mblock --jump")] {
             let model = Model::start("queue_model.py", &["-p"]);
             let (seed, count) = (seed() + first_seed, 1500 * scale());
@@ -85,9 +78,31 @@ fn queues_answer_as_their_model_in_the_smallest_pieces() {
     });
 }
 
+/// The same, interrupted while something is put off.
+#[test]
+fn queues_answer_as_their_model_in_the_smallest_pieces_over_reloads_restarts_and_failovers() {
+    with_models(on_every_engine, |engine| {
+        let model = Model::start("queue_model.py", &["-p"]);
+        for (n, setup) in Setup::all().enumerate() {
+            let (server, replica) = setup.start_as(engine, in_pieces);
+            let (seed, count) = (seed() + 1_000_000 + 10_000 * n as u64, 300 * scale());
+            let arguments = format!(
+                "--seed {seed} --count {count} --tail 60 --mblock --pieces --restarts --events 0.02{}",
+                of(&replica)
+            );
+            play("queue.py", &model, &server, &arguments);
+        }
+    });
+}
+
+fn in_pieces(builder: Builder) -> Builder {
+    let least = [("sluice.due-per-command", "1"), ("sluice.tick-budget-us", "50")];
+    least.into_iter().fold(builder, |b, (name, value)| b.option(name, value))
+}
+
 #[test]
 fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
-    each_in_turn(on_every_engine, |engine| {
+    with_models(on_every_engine, |engine| {
         let model = Model::start("limiter_model.py", &[]);
         for (n, setup) in Setup::all().enumerate() {
             let (server, replica) = setup.start(engine);
@@ -107,7 +122,7 @@ fn limiters_answer_as_their_model_over_reloads_restarts_and_failovers() {
 
 #[test]
 fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
-    each_in_turn(on_every_engine, |engine| {
+    with_models(on_every_engine, |engine| {
         let model = Model::start("queue_model.py", &["-p"]);
         for (n, setup) in Setup::all().enumerate() {
             let (server, replica) = setup.start(engine);
@@ -135,9 +150,13 @@ impl Setup {
 
     /// A server and its replica-to-be.
     fn start(self, engine: &Engine) -> (Server, Option<Server>) {
+        self.start_as(engine, |builder| builder)
+    }
+
+    fn start_as(self, engine: &Engine, how: fn(Builder) -> Builder) -> (Server, Option<Server>) {
         let one = || {
             // The server notices at its cron that a child has ended.
-            let builder = Server::builder(engine).option("hz", "100");
+            let builder = how(Server::builder(engine)).option("hz", "100");
             let aof = [("appendonly", "yes"), ("appendfsync", "always")];
             let options = aof.into_iter().filter(|_| self.aof);
             options.fold(builder, |b, (name, value)| b.option(name, value)).start()
@@ -169,13 +188,11 @@ fn oracle() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
 }
 
-/// Runs a test on engines, one at a time whatever else does the same: a driver, a model and a server are enough for two cores.
-fn each_in_turn(engines: impl FnOnce(Box<dyn Fn(&Engine)>), test: impl Fn(&Engine) + 'static) {
+/// Runs a test on engines. (A driver, a model and a server wait for each other: together they keep one core busy.)
+fn with_models(engines: impl FnOnce(Box<dyn Fn(&Engine)>), test: impl Fn(&Engine) + 'static) {
     let python =
         Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(python.is_ok_and(|s| s.success()), "the models need python3 (`make servers` installs it)");
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     engines(Box::new(test));
 }
 

@@ -1,23 +1,21 @@
 //! A panic inside the module: whatever it interrupts, what was decided before it stands, is carried, and is answered for; nothing stays blocked.
 //!
-//! There is no input that makes the module panic, so these tests load a build with the feature `panic-test`, which is never shipped: its `SLUICE.PANIC point` has the module
-//! panic when it next comes to a point. `make test` builds it; without it the tests say so and do nothing.
+//! There is no input that makes the module panic, so these tests load the debug build: its `SLUICE.PANIC point` has the module panic when it next comes
+//! to a point. What is shipped has no such command.
 
 use crate::common::stage::{Stage, payloads, receipt, words};
 use crate::common::{
-    Engine, RawConnection, Reply, Server, digest, eventually, on_every_engine, say, wait_until_equal,
+    Engine, RawConnection, Reply, Server, digest, eventually, on_every_engine, wait_until_equal,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The build with the feature: `SLUICE_PANIC_SO`, else where `make test` puts it.
-fn module() -> Option<PathBuf> {
-    let path = std::env::var_os("SLUICE_PANIC_SO").map(PathBuf::from).unwrap_or_else(|| {
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(target).join("panic-test/quick/libsluice.so")
-    });
-    path.is_file().then_some(path)
+/// The debug build: the library that cargo has made for this very binary, in the same folder.
+fn module() -> PathBuf {
+    let binary = std::env::current_exe().expect("a path");
+    let path = binary.with_file_name("libsluice.so");
+    assert!(path.is_file(), "{} is missing", path.display());
+    path
 }
 
 fn server(engine: &Engine, module: &Path) -> Server {
@@ -35,10 +33,7 @@ const INTERNAL: &str = "ERR internal error in sluice";
 /// Runs a test on a master with an AOF and a replica. At the end all three hold the same, and every panic was one of ours.
 #[track_caller]
 fn on_panicking_servers(test: impl Fn(&mut Stage) -> i64) {
-    let Some(module) = module() else {
-        say("SKIPPED: the module with panic-test is not built (`make test` builds it)");
-        return;
-    };
+    let module = module();
     on_every_engine(|engine| {
         let mut s = Stage::on(server(engine, &module));
         let replica = server(engine, &module);

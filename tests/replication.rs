@@ -1,5 +1,6 @@
 //! A replica holds what its master holds, however and whenever it came, and does nothing by itself until it is promoted.
 
+use crate::common::stage::Stage;
 use crate::common::workload::{Load, Workload, assert_no_panic, assert_same, held, hold_still, rounds, seen};
 use crate::common::{
     Engine, Reply, Server, T0, advance_clock, array, call, digest, error, eventually, info, int, ints, map,
@@ -534,22 +535,27 @@ fn leases_that_end_while_writes_are_paused_end_afterwards() {
         for i in 0..20 {
             call!(m, "RQ.PUSH", "q", "p", "ID", format!("m{i}"));
         }
-        call!(m, "RQ.CLAIM", "q", "COUNT", 20, "LEASE", 60);
         call!(m, "TB.SET", "tb", 10, 1, 1_000_000);
-        call!(m, "TB.HOLD", "tb", "COST", 4, "TTL", 60, "ONEXPIRE", "REFUND");
         // Waiters whose time ends, and one who goes away, in the pause.
         let mut waiter = master.raw();
-        waiter.send(&["RQ.CLAIM", "empty", "BLOCK", "80"]).expect("a connection");
+        waiter.send(&["RQ.CLAIM", "empty", "BLOCK", "400"]).expect("a connection");
         let mut gone = master.raw();
         gone.send(&["TB.TAKE", "slow", "1", "1", "600000", "BLOCK", "600000"]).expect("a connection");
         gone.read().expect("granted at once");
         gone.send(&["TB.TAKE", "slow", "1", "1", "600000", "BLOCK", "600000"]).expect("a connection");
         eventually("the waiters to wait", || info(&mut m, "clients")["blocked_clients"] == "2");
-        caught_up(&master, &replica);
-        call!(m, "CLIENT", "PAUSE", 500, "WRITE");
+        // In one piece: however busy this machine is, nothing ends before the pause begins.
+        let mut s = Stage::on(master);
+        let begun = s.at_once(&[
+            "RQ.CLAIM q COUNT 20 LEASE 300",
+            "TB.HOLD tb COST 4 TTL 300 ONEXPIRE REFUND",
+            "CLIENT PAUSE 60000 WRITE",
+        ]);
+        assert_eq!(begun[2], "\"OK\"");
+        let master = &s.server;
         let offset = info(&mut m, "replication")["master_repl_offset"].clone();
         drop(gone);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(450));
         // Readers are served, and see what was: nothing may be written.
         assert_eq!(int(call!(m, "RQ.LEN", "q", "INFLIGHT")), 20);
         call!(m, "RQ.INFO", "q");
@@ -560,10 +566,46 @@ fn leases_that_end_while_writes_are_paused_end_afterwards() {
             "nothing was written in the pause"
         );
         assert_eq!(waiter.read().expect("a reply"), Reply::Nil);
+        call!(m, "CLIENT", "UNPAUSE");
         eventually("the leases to end after the pause", || int(call!(m, "RQ.LEN", "q", "READY")) == 20);
         eventually("the hold to end", || int(map(call!(m, "TB.INFO", "tb"))["remaining"].clone()) == 10);
-        caught_up(&master, &replica);
-        stand_equal("after the pause", &master, &[&replica]);
+        caught_up(master, &replica);
+        stand_equal("after the pause", master, &[&replica]);
+    });
+}
+
+/// What a command does in other databases than its client's is carried to those, also within a transaction.
+#[test]
+fn what_happens_elsewhere_in_a_transaction_is_carried_to_where_it_happened() {
+    on_every_engine(|engine| {
+        let master =
+            Server::builder(engine).option("appendonly", "yes").option("appendfsync", "always").start();
+        let replica = Server::start(engine);
+        let mut s = Stage::on(master);
+        for line in [
+            "SLUICE.CLOCK SET 1900000000000",
+            "RQ.PUSH q zero DELAY 10",
+            "SELECT 2",
+            "RQ.PUSH q two DELAY 10",
+            "RQ.PUSH q later DELAY 30",
+            "SELECT 1",
+            "RQ.PUSH q one",
+        ] {
+            s.run(line);
+        }
+        set_clock(&mut replica.connect(), 1_900_000_000_000);
+        replica.replica_of(&s.server);
+        // Two databases in one call, then one.
+        for on in [20, 20] {
+            s.at_once(&["MULTI", "RQ.CLAIM q LEASE 43", &format!("SLUICE.CLOCK ADVANCE {on}"), "EXEC"]);
+            s.at_once(&["MULTI", "RQ.PUSH q m", "SELECT 2", "RQ.PUSH q m", "SELECT 1", "EXEC"]);
+        }
+        caught_up(&s.server, &replica);
+        let held = digest(&mut s.server.connect());
+        assert_eq!(digest(&mut replica.connect()), held, "the replica");
+        s.run("DEBUG LOADAOF");
+        assert_eq!(digest(&mut s.server.connect()), held, "from the file");
+        assert_no_panic(&replica);
     });
 }
 

@@ -275,7 +275,7 @@ fn while_writes_are_refused_nobody_is_served_and_a_time_that_is_over_is_told() {
             assert!(told.starts_with("[0, ") || told == "nil", "{told}");
         }
         let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(1_290) && took < Duration::from_millis(2_300), "{took:?}");
+        assert!(took >= Duration::from_millis(1_290) && took < Duration::from_millis(10_000), "{took:?}");
         s.run("CONFIG SET min-replicas-to-write 0");
         for mut client in waiting {
             let told = client.told().to_string();
@@ -294,12 +294,12 @@ fn a_time_that_is_over_while_writes_are_paused_is_told() {
         let begin = Instant::now();
         let clients: Vec<Client> = lines.iter().map(|line| s.waiter(line)).collect();
         let mut other = s.client();
-        other.wire.call(&["CLIENT", "PAUSE", "3000", "WRITE"]).expect("a pause");
+        other.wire.call(&["CLIENT", "PAUSE", "60000", "WRITE"]).expect("a pause");
         for mut client in clients {
             let told = client.told().to_string();
             assert!(told.starts_with("[0, ") || told == "nil", "{told}");
         }
-        assert!(begin.elapsed() < Duration::from_millis(1_500), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_millis(10_000), "{:?}", begin.elapsed());
         other.wire.call(&["CLIENT", "UNPAUSE"]).expect("the end of a pause");
     });
 }

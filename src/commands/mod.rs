@@ -34,7 +34,7 @@ pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
     if config::debug_clock() {
         module::register_clock(registrar)?;
     }
-    #[cfg(feature = "panic-test")]
+    #[cfg(debug_assertions)]
     module::register_panic(registrar)?;
     Ok(())
 }

@@ -62,7 +62,7 @@ pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {
 }
 
 /// For tests: has the module panic when it next comes to a point, or when it has passed it so many times.
-#[cfg(feature = "panic-test")]
+#[cfg(debug_assertions)]
 pub fn register_panic(r: &Registrar<'_>) -> Result<(), String> {
     fn panic(call: &Call<'_>) -> Result<(), Error> {
         let mut args = call.args();

@@ -36,7 +36,10 @@ pub use server::{Builder, Server, TempDir, free_port, kill_with_parent, wait_unt
 
 use std::time::{Duration, Instant};
 
-/// Waits until `holds` is true, looking often, and fails after ten seconds, naming `what` was waited for.
+/// How long what has to come may take before a test fails: only a test that fails waits so long, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `holds` is true, looking often, and fails after a minute, naming `what` was waited for.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     eventually_some(what, || holds().then_some(()));
@@ -45,7 +48,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Waits until `look` finds something, and gives it.
 #[track_caller]
 pub fn eventually_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within(Duration::from_secs(10), what, look)
+    within(PATIENCE, what, look)
 }
 
 /// As `eventually_some`, with another limit.

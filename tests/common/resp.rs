@@ -35,7 +35,7 @@ impl std::fmt::Display for Reply {
 }
 
 /// How long a reply may take before the test fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = super::PATIENCE;
 
 pub struct RawConnection {
     stream: BufReader<TcpStream>,

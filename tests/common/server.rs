@@ -9,7 +9,7 @@ use super::engine::{Engine, module_path};
 use super::form::Form;
 use super::reply::{Talk, call, digest, info, registered_commands};
 use super::resp::{RawConnection, Reply};
-use super::{warm, within};
+use super::{PATIENCE, warm, within};
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,9 +18,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// How long a server may take to load what it stored, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that is removed with its guard.
 pub struct TempDir(PathBuf);
@@ -248,9 +245,9 @@ impl Server {
     fn connect_as(&self, suffix: &str) -> redis::Connection {
         let client =
             redis::Client::open(format!("redis://127.0.0.1:{}/{suffix}", self.port)).expect("an address");
-        let connection = client.get_connection_with_timeout(Duration::from_secs(10)).expect("a connection");
+        let connection = client.get_connection_with_timeout(PATIENCE).expect("a connection");
         // No test hangs: what has not been answered by then never will be.
-        connection.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout for a socket");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout for a socket");
         connection
     }
 
@@ -359,8 +356,8 @@ impl Server {
             command.arg(&file).current_dir(self.dir()).stdin(Stdio::null());
             command.stdout(log.try_clone().expect("a second handle")).stderr(log);
             if let Some(library) = std::env::var_os("SLUICE_PRELOAD") {
-                // A sanitizer's runtime (`make asan`). What servers leave at their end is no leak.
-                command.env("LD_PRELOAD", library).env("ASAN_OPTIONS", "detect_leaks=0");
+                // A sanitizer's runtime (`make asan`).
+                command.env("LD_PRELOAD", library);
             }
             kill_with_parent(&mut command);
             self.child =

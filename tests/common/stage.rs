@@ -192,7 +192,7 @@ impl Stage {
     pub fn has_wait(&mut self, client: &mut Client, line: &str) {
         let before = self.waiting();
         client.send(line);
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + super::PATIENCE;
         while self.waiting() != before + 1 {
             if !client.wire.is_silent_for(Duration::ZERO) {
                 panic!("{line} was answered: {}", client.told());

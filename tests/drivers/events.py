@@ -38,7 +38,7 @@ class Product:
 
     def __init__(self, connect, port, o):
         self.connect, self.port, self.replica, self.chance = connect, port, o.replica, o.events
-        self.happened = {}
+        self.happened, self.amid = {}, 0
         if not o.events:
             return
         self.aof = self.info(self.call(port, "INFO", "persistence"))["aof_enabled"] == "1"
@@ -56,6 +56,9 @@ class Product:
         kind, *how = event.split()
         self.happened[kind] = self.happened.get(kind, 0) + 1
         before = self.held(self.port)
+        # What is put off is done once a process or master begins: then it is the model that says what has to be.
+        rest = self.rest()
+        self.amid += rest
         self.clock(now)
         self.quiet()
         # The number of a message in flight, the highest there is, goes where the data set goes. Elsewhere the clock sees to it that a new
@@ -77,7 +80,12 @@ class Product:
             self.promote(kind == "RESYNC", now, before)
         self.done("DEL", KEEPER, answer=1)
         # A limiter that is full and not pinned may be there or not: the timer has it go when it happens to look.
-        self.same(before, self.held(self.port), event, may_go=True)
+        if not rest:
+            self.same(before, self.held(self.port), event, may_go=True)
+
+    def rest(self):
+        """Whether something is put off."""
+        return self.info(self.call(self.port, "INFO", "sluice"))["sluice_work_pending"] != "0"
 
     def clock(self, now):
         """Sets the replica's clock, before the master's: nothing that comes from there may seem to be long over."""
@@ -173,7 +181,7 @@ class Product:
     def tell(self):
         """One line about what happened."""
         if self.chance:
-            print("events: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.happened.items())))
+            print("events: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.happened.items())) + (f"; {self.amid} while something was put off" if self.amid else ""))
 
 
 def beside(seed):

@@ -1,5 +1,6 @@
 """fuzz_queue.py, with events and forms; the arguments are its own and those of events.py (what befalls the product now and then, before
-the whole state is compared; nobody waits then: who did has gone) and of forms.py."""
+the whole state is compared, and with --pieces also while something is put off; nobody waits then: who did has gone) and of
+forms.py."""
 import os, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle"))
@@ -34,6 +35,11 @@ class Round(fuzz_queue.Round):
             self.queued.append(words)
         return words
 
+    def settings(self, n=None):
+        # What a push has still to drop is forgotten by a restart: the next push drops it, and until then the model is ahead.
+        forgets = FORM.o.pieces and PRODUCT.chance
+        return [["REJECT" if forgets and w == "DROPOLD" else w for w in p] for p in super().settings(n)]
+
     def garbage(self):
         words = super().garbage()
         # Which words of a command in disorder a server takes for keys is its own affair.
@@ -49,6 +55,8 @@ class Round(fuzz_queue.Round):
 
     def look_at_waiters(self):
         if FORM.o.pieces and not self.in_multi:
+            if PRODUCT.chance and not self.waiters and PRODUCT.rest() and self.luck.random() < 1 / 3:
+                self.undergo(self.luck.choice(PRODUCT.kinds))
             self.main[1].call("SLUICE.CLOCK", "SET", fuzz_queue.T0 + self.now)
         super().look_at_waiters()
 

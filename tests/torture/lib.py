@@ -158,7 +158,7 @@ class Server:
         env = self.env or dict(os.environ)
         if os.environ.get("SLUICE_PRELOAD"):
             # A sanitizer's runtime has to come first.
-            env = dict(env, LD_PRELOAD=" ".join(filter(None, (os.environ["SLUICE_PRELOAD"], env.get("LD_PRELOAD")))), ASAN_OPTIONS="detect_leaks=0")
+            env = dict(env, LD_PRELOAD=" ".join(filter(None, (os.environ["SLUICE_PRELOAD"], env.get("LD_PRELOAD")))))
         with open(self.log, "ab") as log:
             self.proc = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, preexec_fn=begin, env=env)
         Server.live.append(self)

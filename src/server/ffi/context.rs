@@ -8,7 +8,7 @@ use super::strings::{OwnedString, Str};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// The context of a running callback.
 #[derive(Clone, Copy)]
@@ -75,13 +75,29 @@ impl Flags {
 /// the context may be that of a client that goes on.
 pub struct InDb<'a> {
     ctx: Ctx<'a>,
-    back: Option<c_int>,
+    back: Option<Back>,
+}
+
+struct Back {
+    db: c_int,
+    entered: (*mut raw::RedisModuleCtx, c_int),
+}
+
+/// The context for which an [`InDb`] lives, and its database. In a transaction Valkey 9.1 goes on telling
+/// the database that the client has selected.
+static ENTERED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(std::ptr::null_mut());
+static ENTERED_DB: AtomicI32 = AtomicI32::new(0);
+
+/// Says which database a context is in from now on. Returns what was said before.
+fn say_entered(ctx: *mut raw::RedisModuleCtx, db: c_int) -> (*mut raw::RedisModuleCtx, c_int) {
+    (ENTERED.swap(ctx, Ordering::Relaxed), ENTERED_DB.swap(db, Ordering::Relaxed))
 }
 
 impl Drop for InDb<'_> {
     fn drop(&mut self) {
-        if let Some(db) = self.back {
+        if let Some(Back { db, entered }) = self.back.take() {
             self.ctx.select(db);
+            say_entered(entered.0, entered.1);
         }
     }
 }
@@ -141,6 +157,9 @@ impl<'a> Ctx<'a> {
     }
 
     pub fn db(self) -> c_int {
+        if ENTERED.load(Ordering::Relaxed) == self.raw && !self.raw.is_null() {
+            return ENTERED_DB.load(Ordering::Relaxed);
+        }
         // SAFETY: a live context.
         unsafe { rm!(RedisModule_GetSelectedDb(self.raw)) }
     }
@@ -158,7 +177,10 @@ impl<'a> Ctx<'a> {
         if before == db {
             return Some(InDb { ctx: self, back: None });
         }
-        self.select(db).then_some(InDb { ctx: self, back: Some(before) })
+        self.select(db).then(|| {
+            let entered = say_entered(self.raw, db);
+            InDb { ctx: self, back: Some(Back { db: before, entered }) }
+        })
     }
 
     /// Selects a database; false, and nothing is changed, if there is none of that number.

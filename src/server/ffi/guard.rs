@@ -5,7 +5,7 @@
 //! panicking path, so a caught panic leaves no half-made change behind; what was applied before it is carried, and what was lent is given back, by guards
 //! that work while the panic passes: the key (`Opened`), the selected database, a line that is served, a client taken out of its line.
 //!
-//! The feature `panic-test` has tests make us panic at chosen points ([`trip`]). It is in no module that is shipped.
+//! In a debug build tests make us panic at chosen points ([`trip`]). A release build has no such thing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,15 +32,15 @@ pub fn shield<R>(body: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
 }
 
 /// A point at which a test may have us panic.
-#[cfg(not(feature = "panic-test"))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn trip(_point: &str) {}
 
-#[cfg(feature = "panic-test")]
+#[cfg(debug_assertions)]
 pub use on_purpose::trip;
 
 /// Panics on purpose.
-#[cfg(feature = "panic-test")]
+#[cfg(debug_assertions)]
 pub mod on_purpose {
     use super::super::main_thread::MainThread;
 
