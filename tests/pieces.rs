@@ -182,7 +182,7 @@ fn a_gates_leases_and_a_buckets_holds_are_put_off_likewise() {
         s.run("TB.SET t 100 1 31622400000");
         let receipts: Vec<String> = (0..100).map(|_| number(&s.run("GATE.PASS g"), 4)).collect();
         let holds: Vec<String> =
-            (0..100).map(|_| number(&s.run("TB.HOLD t TTL 1000 ONEXPIRE REFUND"), 6)).collect();
+            (0..100).map(|_| number(&s.run("TB.HOLD t COST 1 TTL 1000 ONEXPIRE REFUND"), 6)).collect();
         for line in [
             "MULTI",
             "SLUICE.CLOCK REAL",
@@ -210,24 +210,24 @@ fn what_is_put_off_on_limiters_goes_on_at_a_replica_and_after_a_reload() {
         let builder = || Server::builder(engine).option("sluice.tick-budget-us", "50");
         let (mut s, replica) = (Stage::on(builder().start()), builder().start());
         replica.replica_of(&s.server);
-        s.run("CONFIG SET sluice.due-per-command 10");
-        held(&mut s, 5_000);
-        s.run("TB.SET t 5000 1 31622400000");
-        for _ in 0..5_000 {
-            s.run("TB.HOLD t TTL 1000 ONEXPIRE REFUND");
+        s.run("CONFIG SET sluice.due-per-command 100");
+        held(&mut s, 2_000);
+        s.run("TB.SET t 2000 1 31622400000");
+        for _ in 0..2_000 {
+            s.run("TB.HOLD t COST 1 TTL 1000 ONEXPIRE REFUND");
         }
         // The timer comes after all of these.
         s.at_once(&[
             "MULTI",
             "SLUICE.CLOCK REAL",
             "SEM.ACQUIRE s LEASE 600000",
-            "TB.TAKE t COST 5000",
+            "TB.TAKE t COST 2000",
             "EXEC",
             "DEBUG RELOAD",
         ]);
         eventually("all to be done", || s.field("work_pending") == 0);
         let info = s.shown("SEM.INFO s");
-        assert!(info.contains("\"held\", 1,") && info.contains("\"free\", 4999"), "{info}");
+        assert!(info.contains("\"held\", 1,") && info.contains("\"free\", 1999"), "{info}");
         assert!(s.shown("TB.INFO t").contains("\"remaining\", 0, \"debt\", 0"), "nothing came back twice");
         wait_until_equal(&s.server, &replica);
         let mut replica = Stage::on(replica);

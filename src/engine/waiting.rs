@@ -25,7 +25,11 @@ pub enum Answer {
 }
 
 /// Takes at most `most` of those who can be told, the first first.
+#[inline]
 pub(super) fn first_of(answers: &mut VecDeque<(Ticket, Answer)>, most: usize) -> Vec<(Ticket, Answer)> {
+    if answers.is_empty() {
+        return Vec::new();
+    }
     if most >= answers.len() {
         // Nor does the room stay that thousands took.
         return std::mem::take(answers).into();

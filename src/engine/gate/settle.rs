@@ -27,8 +27,12 @@ impl Gate {
     /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers how many were done. Leases need not be taken
     /// away for that.
     pub(super) fn advance(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
+        if self.line.len() == 0 {
+            self.permits.reach(now);
+            return 0;
+        }
         let mut steps = 0;
-        if now < self.tried_at && self.line.len() > 0 {
+        if now < self.tried_at {
             // The clock stepped back: what was reckoned ahead is no longer so.
             self.try_again_after(0, now);
             steps += self.serve(now, now, most, journal);
