@@ -3,13 +3,13 @@
 use super::limits::limits;
 use super::sem::receipts;
 use crate::engine::family::Family;
-use crate::engine::gate::pass::{Look, Pass};
 use crate::engine::gate::{Config, Gate, MAX_NAME, MAX_STAGES};
 use crate::engine::leaky_bucket::LeakyBucket;
 use crate::engine::semaphore::DEFAULT_LEASE_MS;
+use crate::engine::shared::pass::{Look, Pass};
+use crate::engine::shared::waiting::Answer;
 use crate::engine::time::{MS, ceil_ms};
 use crate::engine::token_bucket::TokenBucket;
-use crate::engine::waiting::Answer;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{Args, is, once};
 use crate::server::command::call::Call;

@@ -2,7 +2,7 @@
 
 use crate::engine::bucket::{Limits, NoLimits};
 use crate::engine::family::Family;
-use crate::engine::waiting::Answer;
+use crate::engine::shared::waiting::Answer;
 use crate::server::blocking::clients::Decided;
 use crate::server::command::args::Args;
 use crate::server::command::call::Call;

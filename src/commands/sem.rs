@@ -1,9 +1,9 @@
 //! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
 
 use crate::engine::family::Family;
-use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Permit, Semaphore};
+use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Semaphore};
+use crate::engine::shared::waiting::{Answer, Permit};
 use crate::engine::time::{MS, ceil_ms};
-use crate::engine::waiting::Answer;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;

@@ -3,9 +3,9 @@
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits, Policy};
 use crate::engine::family::Family;
+use crate::engine::shared::waiting::Answer;
 use crate::engine::time::MS;
 use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
-use crate::engine::waiting::Answer;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{MAX_COUNT, flag, is, once};
 use crate::server::command::call::Call;

@@ -5,7 +5,7 @@
 //! left over are an error, and each family checks the sense of what it read.
 
 use super::time::{MAX_INSTANT, Micros};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The version of everything this module writes. A newer one is refused, older ones stay readable.
 pub const FORMAT: u8 = 1;
@@ -27,6 +27,11 @@ pub struct Corrupt(pub &'static str);
 /// Checks an instant that nobody vouches for.
 pub fn instant(at: Micros) -> Result<(), Corrupt> {
     if (0..=MAX_INSTANT).contains(&at) { Ok(()) } else { Err(Corrupt("instant out of range")) }
+}
+
+/// Reads bytes without trusting their length: only what is there is allocated.
+pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
+    <&serde_bytes::Bytes>::deserialize(from).map(|bytes| (**bytes).into())
 }
 
 /// Appends the encoded value.

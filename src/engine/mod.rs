@@ -23,10 +23,10 @@ pub mod names_hash;
 pub mod object;
 pub mod queue;
 pub mod semaphore;
+pub mod shared;
 pub mod time;
 pub mod token_bucket;
 pub mod unit;
-pub mod waiting;
 
 #[cfg(test)]
 mod tests;

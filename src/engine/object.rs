@@ -4,8 +4,8 @@ use super::codec::{Corrupt, FORMAT, Reader};
 use super::family::Family;
 use super::fencing::Fencing;
 use super::journal::Journal;
+use super::shared::waiting::{Answer, Ticket};
 use super::time::Micros;
-use super::waiting::{Answer, Ticket};
 use std::ffi::CStr;
 
 /// The instant of what is due without having one.

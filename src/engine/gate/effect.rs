@@ -6,7 +6,7 @@ use crate::engine::bucket::{Bucket, Level};
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::Fencing;
 use crate::engine::leaky::Leaky;
-use crate::engine::semaphore::{drawn, lease};
+use crate::engine::shared::leases::{check_lease, check_receipt};
 use crate::engine::time::Micros;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ impl Effect {
                 if !to.gives_permits() {
                     return Err(Corrupt("a lease without a stage that gives one"));
                 }
-                lease(&to.permits, *receipt, 1, *until)?;
+                check_lease(&to.permits, *receipt, 1, *until)?;
                 fencing.raise(*receipt);
                 Ok(())
             }
@@ -101,7 +101,7 @@ impl Effect {
                 to.permits.get(*receipt).map(drop).ok_or(Corrupt("ends an unknown lease"))
             }
             Self::Drawn { receipt } => {
-                drawn(*receipt)?;
+                check_receipt(*receipt)?;
                 fencing.raise(*receipt);
                 Ok(())
             }

@@ -13,7 +13,6 @@
 
 mod effect;
 mod object;
-pub mod pass;
 mod settle;
 mod stage;
 #[cfg(test)]
@@ -23,11 +22,11 @@ pub use effect::Effect;
 pub use stage::{Config, Kind};
 
 use super::journal::Journal;
-use super::semaphore::line::Line;
-use super::semaphore::permits::Permits;
+use super::shared::leases::Permits;
+use super::shared::line::Line;
+use super::shared::pass::{Look, Name, Pass, Row};
+use super::shared::waiting::{Answer, Ticket};
 use super::time::{MAX_INSTANT, MS, Micros};
-use super::waiting::{Answer, Ticket};
-use pass::{Look, Name, Pass, Row};
 use stage::{Stage, State};
 use std::collections::VecDeque;
 

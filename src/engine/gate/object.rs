@@ -1,7 +1,7 @@
 //! The gate as the object of a key: effects, snapshots, time.
 
 use super::stage::{Stage, State};
-use super::{Effect, Gate, Kind, Line, Permits};
+use super::{Effect, Gate, Kind};
 use crate::engine::bucket::Bucket;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
@@ -10,9 +10,10 @@ use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{Lifetime, Object};
-use crate::engine::semaphore::Lease;
+use crate::engine::shared::leases::{Lease, Permits};
+use crate::engine::shared::line::Line;
+use crate::engine::shared::waiting::{Answer, Ticket, first_of};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket, first_of};
 use std::collections::VecDeque;
 use std::ffi::CStr;
 

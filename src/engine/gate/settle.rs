@@ -2,12 +2,12 @@
 
 use super::Effect;
 use super::Gate;
-use super::pass::Pass;
 use super::stage::State;
 use crate::engine::journal::Journal;
 use crate::engine::object::AT_ONCE;
+use crate::engine::shared::pass::Pass;
+use crate::engine::shared::waiting::{Answer, Ticket};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket};
 
 impl Gate {
     /// What a command decides on: the line as it is at `now`. Leases are taken away as many as there may be.

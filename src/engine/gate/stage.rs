@@ -1,11 +1,12 @@
 //! One stage of a gate.
 
 use super::MAX_NAME;
-use super::pass::Name;
 use crate::engine::bucket::{Bucket, Level, Limits, Policy};
 use crate::engine::codec::Corrupt;
+use crate::engine::codec::bytes;
 use crate::engine::leaky::Leaky;
-use crate::engine::semaphore::{bytes, setting};
+use crate::engine::shared::leases::check_setting;
+use crate::engine::shared::pass::Name;
 use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +137,7 @@ impl<'de> Deserialize<'de> for Stage {
                 Leaky::restore(limits, inside, at).map(State::Leaky)
             }
             CarriedState::Permits { limit, lease_ms } => {
-                setting(limit, lease_ms).map(|()| State::Permits { limit, lease_ms })
+                check_setting(limit, lease_ms).map(|()| State::Permits { limit, lease_ms })
             }
         };
         let state = state.map_err(|Corrupt(why)| D::Error::custom(why))?;

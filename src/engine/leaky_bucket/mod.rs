@@ -20,11 +20,11 @@ pub(crate) mod tests;
 pub use object::Effect;
 
 use super::bucket::{Limits, NoLimits};
-use super::gate::pass::Look;
 use super::journal::Journal;
 use super::leaky::Leaky;
+use super::shared::pass::Look;
+use super::shared::waiting::{Answer, Ticket};
 use super::time::{MAX_INSTANT, MS, Micros};
-use super::waiting::{Answer, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the head of the file.

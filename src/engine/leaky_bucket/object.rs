@@ -9,8 +9,8 @@ use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
 use crate::engine::object::{AT_ONCE, Lifetime, Object};
+use crate::engine::shared::waiting::{Answer, Ticket, first_of};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket, first_of};
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 

@@ -15,24 +15,19 @@
 //! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
 //! - Not state: the line, the answers not yet told, the counters.
 
-mod ends;
-pub(crate) mod line;
 mod object;
-pub(crate) mod permits;
 mod settle;
 #[cfg(test)]
 mod tests;
 
 pub use object::Effect;
-pub(crate) use object::{bytes, drawn, lease, setting};
-pub use permits::Lease;
 
 use super::bucket::{MAX_COUNT, NoLimits};
 use super::journal::Journal;
+use super::shared::leases::{Ahead, Permits};
+use super::shared::line::Line;
+use super::shared::waiting::{Answer, Permit, Ticket};
 use super::time::{MAX_INSTANT, MS, Micros, ceil_ms};
-use super::waiting::{Answer, Ticket};
-use line::Line;
-use permits::{Ahead, Permits};
 use std::collections::VecDeque;
 
 /// How long a lease lasts if nobody says otherwise (ms).
@@ -83,18 +78,6 @@ struct Waiter {
     /// The lease it would have had when it began to wait: others reckon with it.
     expected_ms: i64,
     owner: Box<[u8]>,
-}
-
-/// The reply of ACQUIRE and PEEK.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Permit {
-    /// The count, or 0.
-    pub granted: i64,
-    pub limit: i64,
-    pub free: i64,
-    /// ms until enough leases would end by themselves; 0 if granted, -1: never.
-    pub retry: i64,
-    pub receipt: Option<u64>,
 }
 
 /// `SEM.INFO`, in its order, and its `HOLDERS`. Durations in ms.

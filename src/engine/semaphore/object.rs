@@ -1,16 +1,15 @@
 //! The semaphore as the object of a key: effects, snapshots, time.
 
-use super::permits::{Lease, Permits};
 use super::{Counts, DEFAULT_LEASE_MS, MAX_OWNER, Semaphore};
-use crate::engine::bucket::MAX_COUNT;
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::family::Family;
-use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::fencing::Fencing;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
-use crate::engine::time::{MAX_DURATION_MS, Micros};
-use crate::engine::waiting::{Answer, Ticket, first_of};
-use serde::{Deserialize, Deserializer, Serialize};
+use crate::engine::shared::leases::{Lease, Permits, check_lease, check_receipt, check_setting};
+use crate::engine::shared::waiting::{Answer, Ticket, first_of};
+use crate::engine::time::Micros;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ffi::CStr;
 
@@ -25,7 +24,7 @@ pub enum Effect {
         count: i64,
         until: Micros,
         limit: i64,
-        #[serde(serialize_with = "serde_bytes::serialize", deserialize_with = "bytes")]
+        #[serde(serialize_with = "serde_bytes::serialize", deserialize_with = "crate::engine::codec::bytes")]
         owner: Box<[u8]>,
     },
     /// A lease ends later or sooner.
@@ -34,37 +33,6 @@ pub enum Effect {
     Ended { receipt: u64 },
     /// Receipts up to this one were given (snapshots only: other effects say it by themselves).
     Drawn { receipt: u64 },
-}
-
-/// Reads bytes without trusting their length: only what is there is allocated.
-pub(crate) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
-    <&serde_bytes::Bytes>::deserialize(from).map(|bytes| (**bytes).into())
-}
-
-/// Checks a new lease that nobody vouches for.
-pub(crate) fn lease(to: &Permits, receipt: u64, count: i64, until: Micros) -> Result<(), Corrupt> {
-    drawn(receipt)?;
-    if to.get(receipt).is_some() {
-        return Err(Corrupt("receipt"));
-    }
-    if !(1..=MAX_COUNT).contains(&count) || to.all() + count > MAX_COUNT {
-        return Err(Corrupt("count out of range"));
-    }
-    instant(until)
-}
-
-/// Checks a number that was given, which nobody vouches for.
-pub(crate) fn drawn(receipt: u64) -> Result<(), Corrupt> {
-    if (1..=MAX_FENCE).contains(&receipt) { Ok(()) } else { Err(Corrupt("receipt")) }
-}
-
-/// Checks what a semaphore is set to.
-pub(crate) fn setting(limit: i64, lease_ms: i64) -> Result<(), Corrupt> {
-    if (1..=MAX_COUNT).contains(&limit) && (1..=MAX_DURATION_MS).contains(&lease_ms) {
-        Ok(())
-    } else {
-        Err(Corrupt("limit or lease out of range"))
-    }
 }
 
 impl Semaphore {
@@ -117,10 +85,10 @@ impl Object for Semaphore {
     ) -> Result<Effect, Corrupt> {
         let effect: Effect = input.read()?;
         match &effect {
-            Effect::Set { limit, lease_ms } => setting(*limit, *lease_ms)?,
+            Effect::Set { limit, lease_ms } => check_setting(*limit, *lease_ms)?,
             Effect::Granted { receipt, count, until, limit, owner } => {
-                setting(*limit, 1)?;
-                lease(&self.permits, *receipt, *count, *until)?;
+                check_setting(*limit, 1)?;
+                check_lease(&self.permits, *receipt, *count, *until)?;
                 if owner.len() > MAX_OWNER {
                     return Err(Corrupt("owner too long"));
                 }
@@ -134,7 +102,7 @@ impl Object for Semaphore {
                 self.permits.get(*receipt).ok_or(Corrupt("ends an unknown lease"))?;
             }
             Effect::Drawn { receipt } => {
-                drawn(*receipt)?;
+                check_receipt(*receipt)?;
                 fencing.raise(*receipt);
             }
         }

@@ -1,12 +1,12 @@
 //! What time does to a semaphore: leases end, the line is served, those in it give up; each at its own instant, in time order.
 
+use super::Effect;
 use super::Semaphore;
-use super::{Effect, Permit};
 use crate::engine::bucket::NoLimits;
 use crate::engine::journal::Journal;
 use crate::engine::object::AT_ONCE;
+use crate::engine::shared::waiting::{Answer, Permit, Ticket};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket};
 
 impl Semaphore {
     /// What a command decides on: the line as it is at `now`. Leases are taken away as many as there may be.

@@ -13,8 +13,8 @@
 
 use crate::engine::bucket::{Bucket, Level};
 use crate::engine::footprint::tree;
+use crate::engine::shared::waiting::Ticket;
 use crate::engine::time::Micros;
-use crate::engine::waiting::Ticket;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy)]

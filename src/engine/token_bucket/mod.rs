@@ -31,8 +31,8 @@ pub use take::{Mode, NoSuchHold};
 
 use super::bucket::{Bucket, Level, Limits, NoLimits, Policy};
 use super::journal::Journal;
+use super::shared::waiting::{Answer, Ticket};
 use super::time::Micros;
-use super::waiting::{Answer, Ticket};
 use bookings::Line;
 use holds::Holds;
 use std::collections::VecDeque;

@@ -9,8 +9,8 @@ use crate::engine::fencing::Fencing;
 use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::object::{AT_ONCE, Lifetime, Object};
+use crate::engine::shared::waiting::{Answer, Ticket, first_of};
 use crate::engine::time::Micros;
-use crate::engine::waiting::{Answer, Ticket, first_of};
 use std::ffi::CStr;
 
 impl TokenBucket {

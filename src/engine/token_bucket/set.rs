@@ -3,8 +3,8 @@
 use super::{Effect, TokenBucket};
 use crate::engine::bucket::{Bucket, Limits, Policy};
 use crate::engine::journal::Journal;
+use crate::engine::shared::waiting::{Answer, Ticket};
 use crate::engine::time::{MAX_INSTANT, MS, Micros, ceil_ms};
-use crate::engine::waiting::{Answer, Ticket};
 
 /// `TB.INFO`, in its order. Durations in ms; limits are 0 where none are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,10 +3,10 @@
 use super::{Effect, Hold, TokenBucket};
 use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Limits, NoLimits};
-use crate::engine::gate::pass::Look;
 use crate::engine::journal::Journal;
+use crate::engine::shared::pass::Look;
+use crate::engine::shared::waiting::Ticket;
 use crate::engine::time::{MAX_INSTANT, MS, Micros, ceil_ms};
-use crate::engine::waiting::Ticket;
 
 /// How much a take must get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

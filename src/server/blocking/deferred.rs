@@ -16,7 +16,7 @@
 
 use crate::engine::family::Family;
 use crate::engine::queue::{Receipt, Taken};
-use crate::engine::waiting::{Answer, Ticket};
+use crate::engine::shared::waiting::{Answer, Ticket};
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::main_thread::MainThread;
 use crate::server::time::alarm;

@@ -6,8 +6,8 @@ use super::clients::{Asked, CLIENTS, Decide, Decided, Gives, State, Waits, may_h
 use super::deferred::{self, Deferred};
 use crate::engine::names_hash::Set;
 use crate::engine::object::Object;
+use crate::engine::shared::waiting::Ticket;
 use crate::engine::time::{MS, Micros};
-use crate::engine::waiting::Ticket;
 use crate::server::error::Error;
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::strings::OwnedString;

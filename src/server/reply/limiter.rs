@@ -1,9 +1,8 @@
 //! The replies of limiters: the same whether their command answers at once or a client that waited is told.
 
 use super::writer::Reply;
-use crate::engine::gate::pass::Pass;
-use crate::engine::semaphore::Permit;
-use crate::engine::waiting::Answer;
+use crate::engine::shared::pass::Pass;
+use crate::engine::shared::waiting::{Answer, Permit};
 use crate::server::error::Error;
 
 /// A semaphore's limit was left out, and nobody knows one.

@@ -2,7 +2,7 @@
 
 use super::limiter;
 use super::writer::Reply;
-use crate::engine::waiting::Answer;
+use crate::engine::shared::waiting::Answer;
 use crate::server::error::Error;
 
 /// A reply that is kept.

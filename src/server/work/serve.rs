@@ -7,8 +7,8 @@ use crate::engine::family::Family;
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::queue::{Delivery, Queue, Receipt};
+use crate::engine::shared::waiting::Ticket;
 use crate::engine::time::Micros;
-use crate::engine::waiting::Ticket;
 use crate::server::blocking::claim_waiters::{
     self, Ask, Claimant, Next, OutOfLine, Serving, Turns, Wrap, is_line, look_again, nobody, take_first,
 };

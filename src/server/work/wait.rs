@@ -1,7 +1,7 @@
 //! Commands whose reply may be held: how a client comes to wait, and what happens when the server asks for its
 //! reply or sends it away. The states are in blocking/clients.rs.
 
-use crate::engine::waiting::Ticket;
+use crate::engine::shared::waiting::Ticket;
 use crate::server::blocking::clients::{self, Asked, Decide, Decided, Newcomer, Wait, Waits};
 use crate::server::blocking::ends;
 use crate::server::error::Error;

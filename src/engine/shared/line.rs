@@ -1,8 +1,8 @@
 //! The line of clients blocked on a semaphore or gate: first come, first served, each until its own time is over. Not state.
 
+use super::waiting::Ticket;
 use crate::engine::footprint::tree;
 use crate::engine::time::Micros;
-use crate::engine::waiting::Ticket;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Invariant: both maps hold the same clients. Tickets rise with arrival.

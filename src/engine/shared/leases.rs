@@ -1,8 +1,11 @@
 //! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE` share.
 
-use super::ends::Ends;
+use super::lease_ends::Ends;
+use crate::engine::bucket::MAX_COUNT;
+use crate::engine::codec::{Corrupt, instant};
+use crate::engine::fencing::MAX_FENCE;
 use crate::engine::footprint::{block, tree};
-use crate::engine::time::Micros;
+use crate::engine::time::{MAX_DURATION_MS, Micros};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound;
@@ -21,7 +24,7 @@ pub struct Lease {
 /// `over` that of the leases that end at `over_to` or before; `owner_bytes` is what their owners' names take; no receipt is above `last`.
 /// Not state: `over_to` and `over`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Permits {
+pub struct Permits {
     held: BTreeMap<u64, Lease>,
     by_end: Ends,
     used: i64,
@@ -35,7 +38,7 @@ pub(crate) struct Permits {
 
 /// One who waits, as the reckoning of waits sees it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ahead {
+pub struct Ahead {
     pub count: i64,
     /// How long it will hold (µs).
     pub lease: Micros,
@@ -265,5 +268,31 @@ impl Permits {
 
     pub(crate) fn memory(&self) -> usize {
         tree(self.held.len(), size_of::<(u64, Lease)>()) + self.by_end.memory() + self.owner_bytes
+    }
+}
+
+/// Checks a new lease that nobody vouches for.
+pub fn check_lease(to: &Permits, receipt: u64, count: i64, until: Micros) -> Result<(), Corrupt> {
+    check_receipt(receipt)?;
+    if to.get(receipt).is_some() {
+        return Err(Corrupt("receipt"));
+    }
+    if !(1..=MAX_COUNT).contains(&count) || to.all() + count > MAX_COUNT {
+        return Err(Corrupt("count out of range"));
+    }
+    instant(until)
+}
+
+/// Checks a number that was given, which nobody vouches for.
+pub fn check_receipt(receipt: u64) -> Result<(), Corrupt> {
+    if (1..=MAX_FENCE).contains(&receipt) { Ok(()) } else { Err(Corrupt("receipt")) }
+}
+
+/// Checks what a semaphore is set to.
+pub fn check_setting(limit: i64, lease_ms: i64) -> Result<(), Corrupt> {
+    if (1..=MAX_COUNT).contains(&limit) && (1..=MAX_DURATION_MS).contains(&lease_ms) {
+        Ok(())
+    } else {
+        Err(Corrupt("limit or lease out of range"))
     }
 }

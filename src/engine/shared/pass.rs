@@ -3,9 +3,9 @@
 //! First every stage is *looked* at and says what it would do alone ([`Look`]); then all of them are judged together ([`Pass`]); only then is a
 //! granted pass charged everywhere, or a refused one leaves what a refusal may change.
 
+use super::leases::Permits;
 use crate::engine::bucket::Bucket;
 use crate::engine::leaky::Leaky;
-use crate::engine::semaphore::permits::Permits;
 use crate::engine::time::{Micros, ceil_ms};
 use std::sync::Arc;
 

@@ -4,8 +4,7 @@
 //! through RENAME, MOVE and SWAPDB) but are not state: no effect, snapshot, digest or copy holds them. Tokens and places that a waiting client has
 //! booked *are* state, as part of the level.
 
-use super::gate::pass::Pass;
-use super::semaphore::Permit;
+use super::pass::Pass;
 use std::collections::VecDeque;
 
 /// Names a blocked client, rising in order of arrival over the whole server.
@@ -26,7 +25,7 @@ pub enum Answer {
 
 /// Takes at most `most` of those who can be told, the first first.
 #[inline]
-pub(super) fn first_of(answers: &mut VecDeque<(Ticket, Answer)>, most: usize) -> Vec<(Ticket, Answer)> {
+pub fn first_of(answers: &mut VecDeque<(Ticket, Answer)>, most: usize) -> Vec<(Ticket, Answer)> {
     if answers.is_empty() {
         return Vec::new();
     }
@@ -35,4 +34,16 @@ pub(super) fn first_of(answers: &mut VecDeque<(Ticket, Answer)>, most: usize) ->
         return std::mem::take(answers).into();
     }
     answers.drain(..most).collect()
+}
+
+/// The reply of ACQUIRE and PEEK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permit {
+    /// The count, or 0.
+    pub granted: i64,
+    pub limit: i64,
+    pub free: i64,
+    /// ms until enough leases would end by themselves; 0 if granted, -1: never.
+    pub retry: i64,
+    pub receipt: Option<u64>,
 }
