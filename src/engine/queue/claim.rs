@@ -6,11 +6,11 @@
 
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
+use super::effect::{Brought, Record};
 use super::lane::{Lane, PLAIN, Seat};
 use super::message::{Id, Stage};
 use super::pen::Pen;
 use super::slab::NONE;
-use super::snapshot::{Brought, Record};
 use super::wire::{ClaimedWire, Wire};
 use super::{Few, Queue};
 use crate::engine::journal::{Blob, Journal};

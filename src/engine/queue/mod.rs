@@ -18,6 +18,7 @@
 //! `next_*` are above all that is there.
 
 mod answer;
+mod apply;
 mod claim;
 mod config;
 mod dead;
@@ -154,7 +155,7 @@ pub struct Queue {
     epoch: u64,
     settled_to: Micros,
     /// Set while a snapshot is loaded.
-    loading: Option<snapshot::Loading>,
+    loading: Option<effect::Loading>,
     /// A total is so large that all begin anew.
     worn: bool,
 }

@@ -5,9 +5,9 @@
 
 use super::Queue;
 use super::config::Totals;
+use super::effect::Brought;
 use super::message::Stage;
 use super::slab::NONE;
-use super::snapshot::Brought;
 use super::windows::Window;
 use super::wire::{MAX_NUMBER, MAX_SEQ};
 use std::collections::BTreeMap;

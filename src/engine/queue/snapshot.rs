@@ -12,82 +12,18 @@
 
 use super::Queue;
 use super::config::{Config, NO_PAUSE};
-use super::effect::Header;
+use super::effect::{Brought, Header, LaneState, Record};
 use super::lane::PLAIN;
-use super::message::{Id, IdRef, Message, More, Own, Place, Stage, State};
+use super::message::{Id, IdRef, Message, More, Own, Stage, State};
 use super::slab::NONE;
-use super::tokens::Tokens;
 use super::wire::Wire;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
-use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Messages in one effect of a snapshot, and the bytes of payload after which one ends all the same.
 const PIECE: usize = 256;
 const PIECE_BYTES: usize = 4 << 20;
-
-/// A message, all of it but id and payload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record<'a> {
-    pub stage: Stage,
-    pub priority: u8,
-    #[serde(borrow, with = "serde_bytes")]
-    pub group: Option<Cow<'a, [u8]>>,
-    pub place: Place,
-    pub pushed_at: Micros,
-    pub own: Option<Own>,
-    /// Deliveries, failures, timeouts.
-    pub counters: [u32; 3],
-    #[serde(borrow, with = "serde_bytes")]
-    pub consumer: Option<Cow<'a, [u8]>>,
-    #[serde(borrow, with = "serde_bytes")]
-    pub reason: Option<Cow<'a, [u8]>>,
-    pub owns_window: bool,
-    /// The turn of its lane, when it is the first in it.
-    pub turn: Option<u64>,
-}
-
-impl Record<'_> {
-    pub fn into_owned(self) -> Record<'static> {
-        let own = |text: Option<Cow<'_, [u8]>>| text.map(|t| Cow::Owned(t.into_owned()));
-        Record {
-            stage: self.stage,
-            priority: self.priority,
-            group: own(self.group),
-            place: self.place,
-            pushed_at: self.pushed_at,
-            own: self.own,
-            counters: self.counters,
-            consumer: own(self.consumer),
-            reason: own(self.reason),
-            owns_window: self.owns_window,
-            turn: self.turn,
-        }
-    }
-}
-
-/// A message as an effect brings it: record, id, payload.
-pub type Brought = (Record<'static>, Id, Box<[u8]>);
-
-/// What a group has besides messages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaneState<'a> {
-    #[serde(borrow, with = "serde_bytes")]
-    pub name: Cow<'a, [u8]>,
-    pub paused_push: Micros,
-    pub paused_claim: Micros,
-    pub tokens: Option<Tokens>,
-}
-
-/// How far a load has come.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Loading {
-    pub seq: u64,
-    pub death: u64,
-    /// How many messages are still to come.
-    pub missing: u64,
-}
 
 impl Queue {
     /// Nothing more is loaded: what was still to come counts as deleted.

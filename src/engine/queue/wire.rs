@@ -7,9 +7,9 @@
 use super::Queue;
 use super::config::{Config, FOREVER, MAX_DURATION, NO_PAUSE};
 use super::effect::{After, Claim, Claimed, Effect, Entry, Header, Mode, Push, Scope, Step};
+use super::effect::{Brought, LaneState, Record};
 use super::message::{Id, IdRef, Own, Place, Stage, State};
 use super::slab::NONE;
-use super::snapshot::{Brought, LaneState, Record};
 use super::tokens::Tokens;
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::codec::{Corrupt, Reader, instant};

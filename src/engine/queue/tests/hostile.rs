@@ -189,7 +189,7 @@ fn what_was_not_missing_or_never_acknowledged_does_not_come() {
     }
     let ready = |number: u64| {
         let place = (NOW, 90 + number);
-        let record = snapshot::Record {
+        let record = effect::Record {
             stage: message::Stage::Ready,
             priority: 0,
             group: None,
