@@ -7,7 +7,7 @@
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use sluice::engine::bucket::Limits;
 use sluice::engine::family::Family;
-use sluice::engine::fencing::Fencing;
+use sluice::engine::fencing::FencingCounter;
 use sluice::engine::journal::{Batch, Blob, Journal};
 use sluice::engine::leaky_bucket::LeakyBucket;
 use sluice::engine::object::{Object, apply_batch};
@@ -79,7 +79,7 @@ fn token_bucket(c: &mut Criterion) {
         journal.take();
         take(&mut bucket, wide, NOW + 1, &mut journal);
         let batch = journal.take().pop().expect("an effect");
-        let mut fencing = Fencing::new();
+        let mut fencing = FencingCounter::new();
         b.iter(|| apply_batch(&mut bucket, black_box(&batch.head), &mut std::iter::empty(), &mut fencing));
     });
     group.finish();
@@ -179,7 +179,7 @@ fn snapshot(queue: &Queue) -> Vec<Batch> {
 }
 
 fn load(batches: Vec<Batch>) -> Queue {
-    let (mut queue, mut fencing) = (Queue::blank(), Fencing::new());
+    let (mut queue, mut fencing) = (Queue::blank(), FencingCounter::new());
     for batch in batches {
         // A snapshot refers to no arguments of a command.
         let mut blobs = batch.blobs.into_iter().filter_map(|blob| match blob {

@@ -1,19 +1,19 @@
 //! The one counter of this server that numbers deliveries, permits and holds: a fencing token.
 //!
-//! Invariant: [`Fencing::draw`] never answers a number twice and always a larger one than any it has answered or was
-//! [raised](Fencing::raise) to. Tied to the clock (µs) it also rises over a restart that lost its tail, as long as fewer
+//! Invariant: [`FencingCounter::draw`] never answers a number twice and always a larger one than any it has answered or was
+//! [raised](FencingCounter::raise) to. Tied to the clock (µs) it also rises over a restart that lost its tail, as long as fewer
 //! than a million numbers are drawn a second on average.
 //!
-//! What is read from bytes is *gathered* in a counter of its own ([`Fencing::gather`]) and counts for the server's only when the object
+//! What is read from bytes is *gathered* in a counter of its own ([`FencingCounter::gather`]) and counts for the server's only when the object
 //! has been checked as a whole: bytes that are refused leave no trace.
 //!
 //! How far the counter is ahead of the clock is what a loss of data must not hide. So it is saved together with the clock ([`Mark`]): whoever
-//! reads that later knows that by then it was no further ahead ([`Fencing::resume`]).
+//! reads that later knows that by then it was no further ahead ([`FencingCounter::resume`]).
 
 use super::time::Micros;
 
 #[derive(Debug)]
-pub struct Fencing {
+pub struct FencingCounter {
     last: u64,
     /// The largest number that may be gathered.
     most: u64,
@@ -47,13 +47,13 @@ fn unsigned(at: Micros) -> u64 {
     u64::try_from(at).unwrap_or(0)
 }
 
-impl Default for Fencing {
+impl Default for FencingCounter {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Fencing {
+impl FencingCounter {
     pub const fn new() -> Self {
         Self::gather(MAX_FENCE)
     }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn rises_with_the_clock_and_without_it() {
-        let mut f = Fencing::new();
+        let mut f = FencingCounter::new();
         assert_eq!(f.draw(1_000), 1_000);
         assert_eq!(f.draw(500), 1_001);
         f.raise(5_000);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_never_gave_a_number_is_not_raised() {
-        let mut f = Fencing::new();
+        let mut f = FencingCounter::new();
         f.resume(None, 1_000 * S);
         assert_eq!((f.last(), f.draw(1_000 * S)), (0, 1_000 * S as u64));
     }
@@ -141,7 +141,7 @@ mod tests {
     fn of_two_that_go_on_from_the_same_data_the_later_is_higher() {
         let saved = Mark { last: 2_000 * S as u64, at: 1_000 * S };
         let life = |now: Micros| {
-            let mut f = Fencing::new();
+            let mut f = FencingCounter::new();
             f.raise(1_999 * S as u64);
             f.resume(Some(saved), now);
             f
@@ -160,7 +160,7 @@ mod tests {
         let mark = Mark { last: 1_002 * S as u64, at: 1_000 * S };
         for elapsed in [0, 1, 4, 6, 60] {
             let lost = (1_002 + elapsed) as u64 * S as u64;
-            let mut f = Fencing::new();
+            let mut f = FencingCounter::new();
             f.resume(Some(mark), (1_000 + elapsed - 5) * S);
             assert!(f.draw(0) > lost, "{elapsed} s later");
         }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_hour_back_is_no_step_back_for_the_counter() {
-        let mut f = Fencing::new();
+        let mut f = FencingCounter::new();
         f.raise(10_000 * S as u64);
         f.resume(Some(Mark { last: 9_000 * S as u64, at: 9_000 * S }), 6_400 * S);
         assert_eq!(f.draw(6_400 * S), 10_000 * S as u64 + MARGIN + 1);
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn what_a_client_brings_is_near_the_clock_or_was_drawn_here() {
-        let mut f = Fencing::new();
+        let mut f = FencingCounter::new();
         let near = f.most_of_client(1_000 * S);
         assert_eq!(near, (1_000 * S + MOST_AHEAD) as u64);
         f.raise(near);
         let drawn = f.draw(1_000 * S);
-        let mut gathered = Fencing::gather(f.most_of_client(1_000 * S));
+        let mut gathered = FencingCounter::gather(f.most_of_client(1_000 * S));
         gathered.raise(drawn);
         assert!(gathered.is_near());
         gathered.raise(drawn + 1);

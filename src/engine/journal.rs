@@ -6,7 +6,7 @@
 
 use super::codec::{FORMAT, encode};
 use super::family::Family;
-use super::fencing::Fencing;
+use super::fencing::FencingCounter;
 use super::time::Micros;
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ enum Numbers {
     /// The one counter of the server.
     Server(fn(Micros) -> u64),
     /// One of its own, where there is no server.
-    Own(Fencing),
+    Own(FencingCounter),
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Journal {
             carry,
             changed: false,
             batches: Vec::new(),
-            numbers: Numbers::Own(Fencing::new()),
+            numbers: Numbers::Own(FencingCounter::new()),
             left: usize::MAX,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::codec::{Corrupt, FORMAT, Reader};
 use super::family::Family;
-use super::fencing::Fencing;
+use super::fencing::FencingCounter;
 use super::journal::Journal;
 use super::shared::waiting::{Answer, Ticket};
 use super::time::Micros;
@@ -47,7 +47,7 @@ pub trait Object: Sized + Send + 'static {
         &self,
         input: &mut Reader<'_>,
         blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Self::Effect, Corrupt>;
 
     /// Whether the object makes sense as a whole: asked once after the last effect of a load. A blank one does, and so does one of
@@ -65,10 +65,10 @@ pub trait Object: Sized + Send + 'static {
     /// that the journal stays small. The same state gives the same effects, byte for byte.
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal));
 
-    /// The earliest instant at which [`Object::settle`] has something to do; [`AT_ONCE`]: now, whenever that is; None: never. Cheap.
+    /// The earliest instant at which [`Object::apply_due`] has something to do; [`AT_ONCE`]: now, whenever that is; None: never. Cheap.
     fn next_event(&self) -> Option<Micros>;
 
-    /// Whether the clock stepped back behind a level of the object's, which [`Object::settle`] then cuts.
+    /// Whether the clock stepped back behind a level of the object's, which [`Object::apply_due`] then cuts.
     fn is_ahead(&self, now: Micros) -> bool {
         let _ = now;
         false
@@ -80,9 +80,9 @@ pub trait Object: Sized + Send + 'static {
     }
 
     /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
 
-    /// Does so much of what [`Object::settle`] has left as decisions at `now` rest on, whatever it is: no more than grows with the clients that wait.
+    /// Does so much of what [`Object::apply_due`] has left as decisions at `now` rest on, whatever it is: no more than grows with the clients that wait.
     fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
         let _ = (now, journal);
     }
@@ -161,7 +161,7 @@ pub fn apply_batch<O: Object>(
     object: &mut O,
     head: &[u8],
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-    fencing: &mut Fencing,
+    fencing: &mut FencingCounter,
 ) -> Result<(), Corrupt> {
     apply_each(object, head, blobs, fencing, &mut |_, _| ())
 }
@@ -171,7 +171,7 @@ pub fn apply_each<O: Object>(
     object: &mut O,
     head: &[u8],
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-    fencing: &mut Fencing,
+    fencing: &mut FencingCounter,
     look: &mut dyn FnMut(&O, &O::Effect),
 ) -> Result<(), Corrupt> {
     let mut input = begin::<O>(head)?;
@@ -188,7 +188,7 @@ pub fn apply_whole<O: Object>(
     object: &mut O,
     head: &[u8],
     blobs: &dyn Fn() -> Vec<Box<[u8]>>,
-    fencing: &mut Fencing,
+    fencing: &mut FencingCounter,
 ) -> Result<(), Corrupt> {
     let mut input = begin::<O>(head)?;
     let effect = read_next(object, &mut input, &mut blobs().into_iter(), fencing)?;
@@ -197,7 +197,7 @@ pub fn apply_whole<O: Object>(
         return Ok(());
     }
     let most = fencing.most();
-    apply_batch(&mut object.duplicate(), head, &mut blobs().into_iter(), &mut Fencing::gather(most))?;
+    apply_batch(&mut object.duplicate(), head, &mut blobs().into_iter(), &mut FencingCounter::gather(most))?;
     apply_batch(object, head, &mut blobs().into_iter(), fencing)
 }
 
@@ -205,10 +205,10 @@ fn read_next<O: Object>(
     object: &O,
     input: &mut Reader<'_>,
     blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-    fencing: &mut Fencing,
+    fencing: &mut FencingCounter,
 ) -> Result<O::Effect, Corrupt> {
     // By itself: of a batch that breaks off the numbers of what was applied count, and no others.
-    let mut brought = Fencing::gather(fencing.most());
+    let mut brought = FencingCounter::gather(fencing.most());
     let effect = object.read(input, blobs, &mut brought)?;
     if !brought.is_near() {
         return Err(Corrupt("a number far ahead of the clock"));

@@ -1,4 +1,4 @@
-//! The bucket against a naive twin that reckons with fractions and finds waits by trying.
+//! The bucket against a naive model that reckons with fractions and finds waits by trying.
 
 use super::*;
 use num_bigint::BigInt;

@@ -4,7 +4,7 @@ use super::stage::{Stage, State};
 use super::{Gate, Kind, MAX_STAGES};
 use crate::engine::bucket::{Bucket, Level};
 use crate::engine::codec::Corrupt;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::leaky::Leaky;
 use crate::engine::shared::leases::{check_lease, check_receipt};
 use crate::engine::time::Micros;
@@ -62,7 +62,7 @@ impl Effect {
     }
 
     /// Whether it may be applied to `to`.
-    pub(super) fn check(&self, to: &Gate, fencing: &mut Fencing) -> Result<(), Corrupt> {
+    pub(super) fn check(&self, to: &Gate, fencing: &mut FencingCounter) -> Result<(), Corrupt> {
         let state =
             |stage: u8| to.stages.get(usize::from(stage)).map(|s| s.state).ok_or(Corrupt("unknown stage"));
         match self {

@@ -4,16 +4,16 @@
 //! gate stays until it is deleted.
 //!
 //! Invariants:
-//! - A pass is judged by all stages before it is charged by any (see [`pass`]); refused, it leaves no more than a bucket's refusal may.
+//! - A pass is judged by all stages before it is charged by any (see shared/pass.rs); refused, it leaves no more than a bucket's refusal may.
 //! - Permits are leases as a semaphore's (see [`super::semaphore`]): over at their instant, whether or not they were taken away, which the timer may do later.
 //! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
 //! - While somebody waits a newcomer is refused or joins the line. The first in line is tried whenever a lease ends, one leaves, the gate
 //!   is set, and at `retry_at`, when the stages as they stand would let it through.
 //! - Not state: the line, the answers not yet told, the counters.
 
+mod due;
 mod effect;
 mod object;
-mod settle;
 mod stage;
 #[cfg(test)]
 mod tests;

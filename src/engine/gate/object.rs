@@ -5,7 +5,7 @@ use super::{Effect, Gate, Kind};
 use crate::engine::bucket::Bucket;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
@@ -76,7 +76,7 @@ impl Object for Gate {
         &self,
         input: &mut Reader<'_>,
         _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         let effect: Effect = input.read()?;
         effect.check(self, fencing)?;
@@ -102,7 +102,7 @@ impl Object for Gate {
         self.next_instant()
     }
 
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         self.end_due(now, most, journal)
     }
 

@@ -1,4 +1,4 @@
-//! The gate against a naive twin put together from those of its stages; every history is also folded through its carried effects.
+//! The gate against a naive model put together from those of its stages; every history is also folded through its carried effects.
 
 mod lagging;
 
@@ -7,7 +7,7 @@ use crate::engine::bucket::Policy;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::leaky_bucket::tests::Naive as Leaky;
 use crate::engine::object::{Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
@@ -39,7 +39,7 @@ impl Setting {
 }
 
 #[derive(Clone)]
-enum Twin {
+enum Model {
     Bucket(Bucket),
     Leaky(Leaky),
     Permits(i64, i64),
@@ -57,16 +57,16 @@ struct Waiting {
 
 #[derive(Default)]
 struct Naive {
-    stages: Vec<(&'static str, Twin)>,
+    stages: Vec<(&'static str, Model)>,
     held: BTreeMap<u64, Micros>,
     line: Vec<Waiting>,
     answers: Vec<(Ticket, Pass)>,
 }
 
 impl Naive {
-    fn say(&self, stage: &Twin, cost: i64, maxwait: Option<i64>, now: Micros) -> Said {
+    fn say(&self, stage: &Model, cost: i64, maxwait: Option<i64>, now: Micros) -> Said {
         match stage {
-            Twin::Bucket(b) => {
+            Model::Bucket(b) => {
                 let b = b.at(now);
                 let retry = if cost > b.cap { -1 } else { b.until(&whole(cost)) };
                 let row = |b: &Bucket, retry| {
@@ -76,7 +76,7 @@ impl Naive {
                 let after = Bucket { level: &b.level - whole(cost), ..b.clone() };
                 (retry, 0, row(&b, retry), row(&after, 0))
             }
-            Twin::Leaky(b) => {
+            Model::Leaky(b) => {
                 let b = b.at(now);
                 let (retry, wait, limit) = (b.retry(cost, maxwait), b.wait(), b.limits.0);
                 let after = Leaky { inside: &b.inside + whole(cost), ..b.clone() };
@@ -87,7 +87,7 @@ impl Naive {
                     [limit, after.free(), 0, wait, after.wait()],
                 )
             }
-            Twin::Permits(limit, _) => {
+            Model::Permits(limit, _) => {
                 let mut ends: Vec<Micros> = self.held.values().copied().collect();
                 ends.sort_unstable();
                 let used = ends.len() as i64;
@@ -121,7 +121,7 @@ impl Naive {
         let name = |i: usize| Name::from(self.stages[i].0.as_bytes());
         let rows = said.iter().zip(&self.stages).enumerate().map(|(i, (s, (_, stage)))| {
             let mut row = if by.is_empty() { s.3 } else { s.2 };
-            if let (Twin::Permits(_, lease), true) = (stage, by.is_empty()) {
+            if let (Model::Permits(_, lease), true) = (stage, by.is_empty()) {
                 row[4] = row[4].max(wait.saturating_add(*lease));
             }
             (name(i), row)
@@ -140,15 +140,15 @@ impl Naive {
     fn charge(&mut self, cost: i64, wait: i64, receipt: Option<u64>, now: Micros) {
         for (_, stage) in &mut self.stages {
             match stage {
-                Twin::Bucket(b) => {
+                Model::Bucket(b) => {
                     b.bring(now);
                     b.level -= whole(cost);
                 }
-                Twin::Leaky(b) => {
+                Model::Leaky(b) => {
                     *b = b.at(now);
                     b.inside += whole(cost);
                 }
-                Twin::Permits(_, lease) => {
+                Model::Permits(_, lease) => {
                     let until =
                         wait.saturating_add(*lease).saturating_mul(MS).saturating_add(now).min(MAX_INSTANT);
                     self.held.insert(receipt.unwrap(), until);
@@ -160,15 +160,15 @@ impl Naive {
     fn repair(&mut self, said: &[Said], now: Micros) {
         for ((_, stage), said) in self.stages.iter_mut().zip(said) {
             match stage {
-                Twin::Bucket(b) if b.ahead(now) || said.0 > 0 && b.cold(now) => b.bring(now),
-                Twin::Leaky(b) if b.ahead(now) => *b = b.at(now),
+                Model::Bucket(b) if b.ahead(now) || said.0 > 0 && b.cold(now) => b.bring(now),
+                Model::Leaky(b) if b.ahead(now) => *b = b.at(now),
                 _ => {}
             }
         }
     }
 
     /// Receipts are taken from what the gate answered: they are its own to choose.
-    fn settle(&mut self, now: Micros, told: &BTreeMap<Ticket, Option<u64>>) {
+    fn apply_due(&mut self, now: Micros, told: &BTreeMap<Ticket, Option<u64>>) {
         self.held.retain(|_, until| *until > now);
         loop {
             while let Some(first) = self.line.first() {
@@ -191,24 +191,24 @@ impl Naive {
     }
 
     fn set(&mut self, new: &[(&'static str, Setting)], now: Micros) {
-        let giver = |stages: &[(&'static str, Twin)]| {
-            stages.iter().find(|s| matches!(s.1, Twin::Permits(..))).map(|s| s.0)
+        let giver = |stages: &[(&'static str, Model)]| {
+            stages.iter().find(|s| matches!(s.1, Model::Permits(..))).map(|s| s.0)
         };
         let old = std::mem::take(&mut self.stages);
         for (name, setting) in new {
             let before = old.iter().filter(|s| s.0 == *name).map(|s| &s.1).next();
             let stage = match (*setting, before) {
-                (Setting::Bucket(l, w), Some(Twin::Bucket(b))) if b.limits() == l && b.warm == w => {
-                    Twin::Bucket(b.clone())
+                (Setting::Bucket(l, w), Some(Model::Bucket(b))) if b.limits() == l && b.warm == w => {
+                    Model::Bucket(b.clone())
                 }
-                (Setting::Bucket(l, w), Some(Twin::Bucket(b))) => {
-                    Twin::Bucket(b.changed(now, l, w, Policy::Keep))
+                (Setting::Bucket(l, w), Some(Model::Bucket(b))) => {
+                    Model::Bucket(b.changed(now, l, w, Policy::Keep))
                 }
-                (Setting::Bucket(l, w), _) => Twin::Bucket(Bucket::new(l, w)),
-                (Setting::Leaky(l), Some(Twin::Leaky(b))) if b.limits == l => Twin::Leaky(b.clone()),
-                (Setting::Leaky(l), Some(Twin::Leaky(b))) => Twin::Leaky(b.changed(now, l)),
-                (Setting::Leaky(l), _) => Twin::Leaky(Leaky::new(l)),
-                (Setting::Permits(n, e), _) => Twin::Permits(n, e),
+                (Setting::Bucket(l, w), _) => Model::Bucket(Bucket::new(l, w)),
+                (Setting::Leaky(l), Some(Model::Leaky(b))) if b.limits == l => Model::Leaky(b.clone()),
+                (Setting::Leaky(l), Some(Model::Leaky(b))) => Model::Leaky(b.changed(now, l)),
+                (Setting::Leaky(l), _) => Model::Leaky(Leaky::new(l)),
+                (Setting::Permits(n, e), _) => Model::Permits(n, e),
             };
             self.stages.push((*name, stage));
         }
@@ -263,20 +263,20 @@ struct Bench {
     now: Micros,
     o: Gate,
     mirror: Gate,
-    twin: Naive,
+    model: Naive,
     receipts: Vec<u64>,
     tickets: Ticket,
 }
 
 impl Bench {
     fn new() -> Self {
-        let (o, mirror, twin) = (Gate::blank(), Gate::blank(), Naive::default());
-        Self { now: T0, o, mirror, twin, receipts: Vec::new(), tickets: 0 }
+        let (o, mirror, model) = (Gate::blank(), Gate::blank(), Naive::default());
+        Self { now: T0, o, mirror, model, receipts: Vec::new(), tickets: 0 }
     }
 
     /// Time passes up to `to`, stopping where something is due. (But not for ever: two stages that cool in turn keep a costly pass waiting
     /// until its time is over.)
-    fn settle(&mut self, mut to: Micros, j: &mut Journal) {
+    fn apply_due(&mut self, mut to: Micros, j: &mut Journal) {
         let mut stops = 0;
         while let Some(at) = self.o.next_event().filter(|at| *at <= to && *at > self.now) {
             self.now = at;
@@ -284,11 +284,11 @@ impl Bench {
             if stops == 3_000 {
                 to = at;
             }
-            assert!(self.o.settle(at, usize::MAX, j));
+            assert!(self.o.apply_due(at, usize::MAX, j));
             self.compare_answers();
         }
         self.now = to;
-        assert!(self.o.settle(to, usize::MAX, j));
+        assert!(self.o.apply_due(to, usize::MAX, j));
         self.compare_answers();
         assert!(self.o.next_event().is_none_or(|at| at > to), "something due is left");
     }
@@ -305,8 +305,8 @@ impl Bench {
             .collect();
         self.receipts.extend(told.iter().filter_map(|(_, p)| p.receipt));
         assert!(self.receipts.is_sorted());
-        self.twin.settle(self.now, &told.iter().map(|(t, p)| (*t, p.receipt)).collect());
-        assert_eq!(told, std::mem::take(&mut self.twin.answers));
+        self.model.apply_due(self.now, &told.iter().map(|(t, p)| (*t, p.receipt)).collect());
+        assert_eq!(told, std::mem::take(&mut self.model.answers));
     }
 
     fn play(&mut self, act: Act) {
@@ -314,21 +314,21 @@ impl Bench {
         let before = snapshot(&self.o);
         // A step back while somebody waits, or on a gate that is cooling, is looked at elsewhere.
         let by = if let Act::Step(by) = act { by } else { 0 };
-        let by = if self.twin.line.is_empty() { by } else { by.max(0) };
-        self.settle((self.now + by).max(0), j);
+        let by = if self.model.line.is_empty() { by } else { by.max(0) };
+        self.apply_due((self.now + by).max(0), j);
         let now = self.now;
         match act {
             Act::Step(_) => {}
             Act::Set(stages) => {
                 let configs = stages.iter().map(|(name, s)| (name.as_bytes(), s.config()));
                 self.o.set(&configs.collect::<Vec<_>>(), now, j);
-                self.twin.set(&stages, now);
+                self.model.set(&stages, now);
             }
             Act::Pass(cost, maxwait, block) => {
                 self.tickets += 1;
-                let (mut naive, said) = self.twin.pass(cost, maxwait, None, now);
+                let (mut naive, said) = self.model.pass(cost, maxwait, None, now);
                 let fixed =
-                    said.iter().zip(&self.twin.stages).filter(|(_, s)| !matches!(s.1, Twin::Permits(..)));
+                    said.iter().zip(&self.model.stages).filter(|(_, s)| !matches!(s.1, Model::Permits(..)));
                 let longest = fixed.map(|(s, _)| s.0).max().unwrap_or(0);
                 let waits = block.is_some_and(|ms| naive.granted == 0 && naive.retry != -1 && longest <= ms);
                 let reply = match block {
@@ -338,54 +338,55 @@ impl Bench {
                 let receipt = reply.as_ref().and_then(|p| p.receipt);
                 naive.receipt = receipt;
                 if naive.granted > 0 {
-                    let permits = self.twin.stages.iter().any(|s| matches!(s.1, Twin::Permits(..)));
+                    let permits = self.model.stages.iter().any(|s| matches!(s.1, Model::Permits(..)));
                     assert_eq!(receipt.is_some(), permits);
-                    self.twin.charge(cost, naive.wait, receipt, now);
-                } else if self.twin.line.is_empty() {
-                    self.twin.repair(&said, now);
+                    self.model.charge(cost, naive.wait, receipt, now);
+                } else if self.model.line.is_empty() {
+                    self.model.repair(&said, now);
                 }
                 assert_eq!(reply, Some(naive).filter(|_| !waits));
                 if waits {
                     let until = now + block.unwrap() * MS;
-                    self.twin.line.push(Waiting { ticket: self.tickets, cost, maxwait, until });
+                    self.model.line.push(Waiting { ticket: self.tickets, cost, maxwait, until });
                 }
                 self.receipts.extend(receipt);
             }
             Act::Peek(cost, maxwait) => {
-                let line = std::mem::take(&mut self.twin.line);
-                assert_eq!(self.o.peek(cost, maxwait, now), self.twin.pass(cost, maxwait, None, now).0);
-                self.twin.line = line;
+                let line = std::mem::take(&mut self.model.line);
+                assert_eq!(self.o.peek(cost, maxwait, now), self.model.pass(cost, maxwait, None, now).0);
+                self.model.line = line;
             }
             Act::Leave(which) => {
                 let pick = |i: &usize| self.receipts.iter().rev().nth(*i).copied().unwrap_or(7);
                 let receipts: Vec<u64> = which.iter().map(pick).collect();
                 let naive: Vec<i64> =
-                    receipts.iter().map(|r| i64::from(self.twin.held.remove(r).is_some())).collect();
+                    receipts.iter().map(|r| i64::from(self.model.held.remove(r).is_some())).collect();
                 assert_eq!(self.o.leave(&receipts, now, j), naive);
             }
             Act::Depart(i) => {
-                if i < self.twin.line.len() {
-                    let ticket = self.twin.line.remove(i).ticket;
+                if i < self.model.line.len() {
+                    let ticket = self.model.line.remove(i).ticket;
                     self.o.depart(ticket, now, j);
                 }
             }
             Act::Reload => {
-                if self.twin.line.is_empty() && !j.changed() {
-                    self.o = load(&before, &mut Fencing::new()).unwrap();
+                if self.model.line.is_empty() && !j.changed() {
+                    self.o = load(&before, &mut FencingCounter::new()).unwrap();
                 }
             }
         }
         self.compare_answers();
         assert!(j.changed() || snapshot(&self.o) == before, "a change was not recorded");
         for batch in j.take() {
-            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
+                .unwrap();
         }
         let o = &self.o;
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
-        assert_eq!(snapshot(o), snapshot(&load::<Gate>(&snapshot(o), &mut Fencing::new()).unwrap()));
-        assert_eq!(o.waiting(), self.twin.line.len());
-        assert_eq!(o.info(now).unwrap().stages.len(), self.twin.stages.len());
+        assert_eq!(snapshot(o), snapshot(&load::<Gate>(&snapshot(o), &mut FencingCounter::new()).unwrap()));
+        assert_eq!(o.waiting(), self.model.line.len());
+        assert_eq!(o.info(now).unwrap().stages.len(), self.model.stages.len());
     }
 }
 
@@ -393,11 +394,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
-    fn says_what_the_naive_twin_says(stages in any_stages(), acts in prop::collection::vec(any_act(), 1..40)) {
+    fn says_what_the_naive_model_says(stages in any_stages(), acts in prop::collection::vec(any_act(), 1..40)) {
         let mut bench = Bench::new();
         bench.o.set(&[(b"z", Config::Permits { limit: 1, lease: 1 })], T0, &mut journal(Family::Gate, false));
         bench.mirror = bench.o.duplicate();
-        bench.twin.set(&[("z", Setting::Permits(1, 1))], T0);
+        bench.model.set(&[("z", Setting::Permits(1, 1))], T0);
         bench.play(Act::Set(stages));
         for act in acts {
             bench.play(act);
@@ -437,7 +438,7 @@ proptest! {
             let (now, j) = (bench.now, &mut journal(Family::Gate, false));
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(1, None, now), snapshot(&o));
             let _ = (o.pass(1, None, now, j), o.pass_or_wait(2, Some(5), 10_000, 1, now, j));
-            o.settle(MAX_INSTANT, usize::MAX, j);
+            o.apply_due(MAX_INSTANT, usize::MAX, j);
             o.set(&[(b"a", Config::Leaky { limits: Limits::new(MAX_COUNT, 1, 1).unwrap() })], now, j);
         }
     }
@@ -477,10 +478,10 @@ fn nobody_overtakes_those_who_wait() {
     assert_eq!(o.looks(Some(b"k"), 1, None, T0)[0].retry(), 3000);
     assert_eq!(o.pass_or_wait(1, None, 60_000, 2, T0, j), None);
     assert_eq!(o.next_event(), Some(T0 + 3_000_000));
-    assert!(o.settle(T0 + 3_000_000, usize::MAX, j));
+    assert!(o.apply_due(T0 + 3_000_000, usize::MAX, j));
     assert_eq!(o.answers(usize::MAX).into_iter().map(|a| a.0).collect::<Vec<_>>(), [1]);
     assert_eq!(o.next_event(), Some(T0 + 4_000_000));
-    assert!(o.settle(T0 + 4_000_000, usize::MAX, j));
+    assert!(o.apply_due(T0 + 4_000_000, usize::MAX, j));
     assert_eq!(o.answers(usize::MAX).into_iter().map(|a| a.0).collect::<Vec<_>>(), [2]);
     assert_eq!(o.orphans(), []);
 }

@@ -11,16 +11,16 @@
 //!   are full, then, if there is no room, the one nearest to full, which is counted as forgotten. Nearest: by instant of fullness in ms, then by name.
 //! - Full ones are dropped when a new one comes, when the rule is set, and by the timer once they have been full for [`LINGER`]: until
 //!   then a clock that steps back finds them as they were.
-//! - What a changed rule makes of very many subjects is done in pieces, and seen at once (see [`settle`]).
+//! - What a changed rule makes of very many subjects is done in pieces, and seen at once (see [`due`]).
 //! - A refused take changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
 //! - `Set`, `Rule`, `Forget` and `Evict` are the effects that reckon when applied: exact functions of the state and of what they carry, so
 //!   that a rule for a million subjects is changed by a few bytes. All others are absolute; `Converted` changes nothing that is told or kept.
 //! - Not state: the hottest, the counters of takes.
 
 mod chunked;
+mod due;
 mod names;
 mod object;
-mod settle;
 mod subjects;
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ use super::bucket::{Bucket, Limits, Policy};
 use super::journal::Journal;
 use super::names_hash::of_name;
 use super::time::{MS, Micros};
-use settle::Past;
+use due::Past;
 use std::collections::{BTreeMap, VecDeque};
 use subjects::{Deficit, MOST, Subjects};
 use top::Top;

@@ -6,7 +6,7 @@ use super::{Hot, LINGER};
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::object::{AT_ONCE, Lifetime, Object};
@@ -177,7 +177,7 @@ impl Object for Hot {
         &self,
         input: &mut Reader<'_>,
         _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        _fencing: &mut Fencing,
+        _fencing: &mut FencingCounter,
     ) -> Result<Effect<'static>, Corrupt> {
         let effect: Effect<'static> = input.read()?;
         self.check_effect(&effect)?;
@@ -214,7 +214,7 @@ impl Object for Hot {
         if self.is_unfinished() { Some(AT_ONCE) } else { self.drop_at() }
     }
 
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         let mut done = self.settle_most(now, most, journal);
         if self.past.is_empty() {
             done += self.forget_full(now.saturating_sub(LINGER), most.saturating_sub(done), journal);

@@ -8,7 +8,7 @@
 //! only after 12 days or later) lies in a map of its own.
 //!
 //! When the rule changes what every entry means, a new *generation* begins: the heap begins empty, and an entry is *old*, and in no order, until it
-//! is put again (see [`super::settle`]). So beginning costs nothing, however many there are.
+//! is put again (see [`super::due`]). So beginning costs nothing, however many there are.
 //!
 //! Invariants: slots are 0 … len-1; the table holds each slot once, the heap each that is not old; an entry knows its place in the heap, if it
 //! is there, and the next of its bucket. The order is total: (instant of fullness in whole ms, rounded up; name).

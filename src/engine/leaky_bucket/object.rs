@@ -4,7 +4,7 @@ use super::{Extras, LeakyBucket, Place};
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::leaky::Leaky;
@@ -83,7 +83,7 @@ impl Object for LeakyBucket {
         &self,
         input: &mut Reader<'_>,
         _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        _fencing: &mut Fencing,
+        _fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         let effect: Effect = input.read()?;
         match effect {
@@ -122,7 +122,7 @@ impl Object for LeakyBucket {
         extras.line.by_end.first().map(|(until, _)| *until)
     }
 
-    fn settle(&mut self, now: Micros, most: usize, _journal: &mut Journal) -> bool {
+    fn apply_due(&mut self, now: Micros, most: usize, _journal: &mut Journal) -> bool {
         self.serve(now, most)
     }
 

@@ -1,10 +1,10 @@
-//! The leaky bucket against a naive twin that reckons with fractions; every history is also folded through its carried effects.
+//! The leaky bucket against a naive model that reckons with fractions; every history is also folded through its carried effects.
 
 use super::*;
 use crate::engine::bucket::MAX_COUNT;
 use crate::engine::bucket::tests::*;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ impl Naive {
 }
 
 #[derive(Default)]
-struct Twin {
+struct Model {
     b: Option<Naive>,
     pinned: bool,
     waiters: Vec<(Ticket, Place)>,
@@ -85,7 +85,7 @@ struct Twin {
     answers: Vec<(Ticket, [i64; 6])>,
 }
 
-impl Twin {
+impl Model {
     fn forgets(&self, now: Micros) -> bool {
         self.b.as_ref().is_none_or(|b| !self.pinned && b.raw(now) == whole(0))
     }
@@ -135,7 +135,7 @@ impl Twin {
         Some(Some([if retry == 0 { cost } else { 0 }, cap, b.free(), retry, wait, b.wait()]))
     }
 
-    fn settle(&mut self, now: Micros) {
+    fn apply_due(&mut self, now: Micros) {
         let mut due: Vec<_> = self.waiters.iter().filter(|(_, p)| p.until <= now).copied().collect();
         due.sort_by_key(|(ticket, p)| (p.until, *ticket));
         self.waiters.retain(|(_, p)| p.until > now);
@@ -202,25 +202,25 @@ struct Bench {
     now: Micros,
     o: LeakyBucket,
     mirror: LeakyBucket,
-    twin: Twin,
+    model: Model,
     tickets: Ticket,
 }
 
 impl Bench {
     fn new() -> Self {
         let (o, mirror) = (LeakyBucket::blank(), LeakyBucket::blank());
-        Self { now: T0, o, mirror, twin: Twin::default(), tickets: 0 }
+        Self { now: T0, o, mirror, model: Model::default(), tickets: 0 }
     }
 
     fn play(&mut self, act: Act) {
-        let (o, twin, mut j) = (&mut self.o, &mut self.twin, Journal::new(Family::LeakyBucket, true));
+        let (o, model, mut j) = (&mut self.o, &mut self.model, Journal::new(Family::LeakyBucket, true));
         let before = snapshot(o);
         if let Act::Step(by) = act {
             self.now = (self.now + by).max(0);
         }
         let (now, j) = (self.now, &mut j);
-        assert!(o.settle(now, usize::MAX, j));
-        twin.settle(now);
+        assert!(o.apply_due(now, usize::MAX, j));
+        model.apply_due(now);
         match act {
             Act::Step(_) => {}
             Act::Take(l, c, m, block) => {
@@ -230,23 +230,23 @@ impl Bench {
                 } else {
                     o.take(lim(l), c, m, now, j).ok().map(Some)
                 };
-                let cut = twin.b.as_ref().is_some_and(|b| b.ahead(now));
-                assert_eq!(reply, twin.take(l, c, m, now, Some(self.tickets).filter(|_| block), false));
+                let cut = model.b.as_ref().is_some_and(|b| b.ahead(now));
+                assert_eq!(reply, model.take(l, c, m, now, Some(self.tickets).filter(|_| block), false));
                 let refused = reply.is_none_or(|r| r.is_some_and(|r| r[0] == 0));
                 assert!(!(refused && !cut && j.changed()), "a refusal changed something");
             }
             Act::Peek(l, c, m) => {
-                assert_eq!(o.peek(lim(l), c, m, now).ok().map(Some), twin.take(l, c, m, now, None, true));
+                assert_eq!(o.peek(lim(l), c, m, now).ok().map(Some), model.take(l, c, m, now, None, true));
             }
             Act::Refund(n) => {
-                let naive = if twin.forgets(now) {
+                let naive = if model.forgets(now) {
                     [0; 6]
                 } else {
-                    let mut b = twin.b.as_ref().unwrap().at(now);
+                    let mut b = model.b.as_ref().unwrap().at(now);
                     let back = whole(n).min(b.inside.clone());
                     b.inside -= &back;
-                    if twin.b.as_ref().unwrap().raw(now) != whole(0) {
-                        twin.b = Some(b.clone());
+                    if model.b.as_ref().unwrap().raw(now) != whole(0) {
+                        model.b = Some(b.clone());
                     }
                     [cut(back.floor().to_integer()), b.limits.0, b.free(), 0, b.wait(), b.wait()]
                 };
@@ -254,55 +254,60 @@ impl Bench {
             }
             Act::Set(l) => {
                 o.set(lim(Some(l)).unwrap(), now, j);
-                twin.b = Some(match &twin.b {
+                model.b = Some(match &model.b {
                     None => Naive::new(l),
                     Some(b) if b.limits == l => b.clone(),
                     Some(b) => b.changed(now, l),
                 });
-                twin.pinned = true;
+                model.pinned = true;
             }
             Act::Reset => {
                 o.reset(now, j);
-                let waiters = std::mem::take(&mut twin.waiters);
-                if let Some(b) = twin.b.as_mut().filter(|_| twin.pinned) {
+                let waiters = std::mem::take(&mut model.waiters);
+                if let Some(b) = model.b.as_mut().filter(|_| model.pinned) {
                     *b = Naive { t: now, ..Naive::new(b.limits) };
                     let c = b.limits.0;
-                    twin.answers.extend(waiters.iter().map(|(t, p)| (*t, [p.cost, c, c, 0, 0, 0])));
+                    model.answers.extend(waiters.iter().map(|(t, p)| (*t, [p.cost, c, c, 0, 0, 0])));
                 } else {
-                    let mut answers = std::mem::take(&mut twin.answers);
+                    let mut answers = std::mem::take(&mut model.answers);
                     answers
                         .extend(waiters.iter().map(|(t, p)| (*t, [p.cost, p.capacity, p.capacity, 0, 0, 0])));
-                    *twin = Twin { answers, ..Twin::default() };
+                    *model = Model { answers, ..Model::default() };
                 }
             }
             Act::Leave(i) => {
-                if let Some((ticket, place)) = twin.waiters.get(i).copied() {
+                if let Some((ticket, place)) = model.waiters.get(i).copied() {
                     o.depart(ticket, now, j);
-                    twin.waiters.remove(i);
-                    let b = twin.b.as_ref().unwrap().at(now);
-                    twin.b = Some(Naive { inside: (&b.inside - whole(place.cost)).max(whole(0)), ..b });
+                    model.waiters.remove(i);
+                    let b = model.b.as_ref().unwrap().at(now);
+                    model.b = Some(Naive { inside: (&b.inside - whole(place.cost)).max(whole(0)), ..b });
                 }
             }
         }
         let told: Vec<_> = o.answers(usize::MAX).into_iter().map(|(t, a)| (t, six_of(a))).collect();
-        assert_eq!(told, std::mem::take(&mut twin.answers));
-        assert_eq!(o.info(now), twin.info(now));
-        assert_eq!(o.next_event(), twin.waiters.iter().map(|(_, p)| p.until).min());
-        assert_eq!(o.lifetime(now) == Lifetime::Gone, twin.gone(now));
+        assert_eq!(told, std::mem::take(&mut model.answers));
+        assert_eq!(o.info(now), model.info(now));
+        assert_eq!(o.next_event(), model.waiters.iter().map(|(_, p)| p.until).min());
+        assert_eq!(o.lifetime(now) == Lifetime::Gone, model.gone(now));
         for batch in j.take() {
-            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
+                .unwrap();
         }
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
         assert!(j.changed() || snapshot(o) == before, "a change was not recorded");
-        if twin.gone(now) {
-            (self.o, self.mirror, self.twin) = (LeakyBucket::blank(), LeakyBucket::blank(), Twin::default());
+        if model.gone(now) {
+            (self.o, self.mirror, self.model) =
+                (LeakyBucket::blank(), LeakyBucket::blank(), Model::default());
             return;
         }
         let bucket = o.bucket().unwrap();
         let inside = whole(bucket.inside()) / whole(bucket.limits().unit());
-        assert_eq!(inside, twin.b.as_ref().unwrap().inside.clone());
-        assert_eq!(snapshot(&load::<LeakyBucket>(&snapshot(o), &mut Fencing::new()).unwrap()), snapshot(o));
+        assert_eq!(inside, model.b.as_ref().unwrap().inside.clone());
+        assert_eq!(
+            snapshot(&load::<LeakyBucket>(&snapshot(o), &mut FencingCounter::new()).unwrap()),
+            snapshot(o)
+        );
     }
 }
 
@@ -310,7 +315,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
-    fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..40)) {
+    fn says_what_the_naive_model_says(acts in prop::collection::vec(any_act(), 1..40)) {
         let mut bench = Bench::new();
         for act in acts {
             bench.play(act);

@@ -7,9 +7,9 @@
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
 use super::effect::{Brought, Record};
+use super::effect_batch::EffectBatch;
 use super::lane::{Lane, PLAIN, Seat};
 use super::message::{Id, Stage};
-use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::{ClaimedWire, Wire};
 use super::{Few, Queue};
@@ -110,9 +110,9 @@ impl Queue {
                 }
                 record(&claim, &mut carried, journal);
                 n = 0;
-                let mut pen = Pen::new(journal);
-                self.expire(slot, now, &mut pen);
-                pen.flush();
+                let mut batch = EffectBatch::new(journal);
+                self.expire(slot, now, &mut batch);
+                batch.flush();
                 continue;
             }
             bytes = bytes.saturating_add(m.payload.len());
@@ -192,7 +192,7 @@ impl Queue {
             }
             self.come_again(vec![(record, id, payload)]);
         }
-        self.settle_most(now, journal.left(), journal);
+        self.apply_most_due(now, journal.left(), journal);
     }
 
     /// [`Queue::untake`], made.

@@ -2,10 +2,10 @@
 
 use super::Queue;
 use super::effect::{Entry, Scope, Step};
+use super::effect_batch::EffectBatch;
 use super::lazy::Lazy;
 use super::message::{Id, IdRef, Stage, State};
 use super::order::Order;
-use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::Wire;
 use crate::engine::journal::Journal;
@@ -55,12 +55,12 @@ impl Queue {
     }
 
     /// Drops up to `most` of the dead that are to go; answers how many (1 if there are none).
-    pub(super) fn drop_dead(&mut self, pen: &mut Pen<'_>, most: usize) -> usize {
+    pub(super) fn drop_dead(&mut self, batch: &mut EffectBatch<'_>, most: usize) -> usize {
         self.doom();
         let mut done = 0;
         while done < most && self.doomed.left > 0 {
             match self.deaths.front() {
-                Some((_, slot)) => self.commit(pen, slot, &Step::Drop),
+                Some((_, slot)) => self.commit(batch, slot, &Step::Drop),
                 None => self.doomed = Doomed::default(),
             }
             done += 1;
@@ -100,7 +100,7 @@ impl Queue {
         self.begin_command();
         let behind = self.is_behind(now);
         self.bring_up_all(ids.into_iter().flatten().map(Id::as_ref), now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let mut redriven = 0;
         let mut seen = Set::default();
         // By id the live one is meant, else the one that died last; all are looked up before any is moved.
@@ -123,9 +123,9 @@ impl Queue {
             };
             let Some(slot) = next else { break };
             if behind && let Some(id) = self.messages.get(slot).map(|m| m.id.clone()) {
-                self.bring_up(id.as_ref(), now, &mut pen);
+                self.bring_up(id.as_ref(), now, &mut batch);
                 // The live one must be gone where it is read, before the dead one comes.
-                pen.flush();
+                batch.flush();
             }
             let Some(m) = self.messages.get(slot) else { break };
             if self.find_live(m.id.as_ref()).is_some() {
@@ -137,10 +137,10 @@ impl Queue {
             let at = now.saturating_add(delay);
             let turn = self.turn_to_join_lane(m.lane, None);
             let entry = Entry { at, delayed: delay > 0, seq: self.next_seq, turn };
-            self.commit(&mut pen, slot, &Step::Redrive { now, entry });
+            self.commit(&mut batch, slot, &Step::Redrive { now, entry });
             redriven += 1;
         }
-        pen.flush();
+        batch.flush();
         redriven
     }
 
@@ -148,20 +148,20 @@ impl Queue {
     pub fn delete(&mut self, now: Micros, ids: &[Id], journal: &mut Journal) -> u64 {
         self.begin_command();
         self.bring_up_all(ids.iter().map(Id::as_ref), now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let mut deleted = 0;
         for id in ids {
             if let Some(slot) = self.meant(id.as_ref()) {
-                self.commit(&mut pen, slot, &Step::Delete);
+                self.commit(&mut batch, slot, &Step::Delete);
                 deleted += 1;
             }
             if let Some(window) = self.find_window(id.as_ref()) {
-                pen.flush();
-                pen.journal.record(&Wire::EndWindow(id.as_ref()), []);
+                batch.flush();
+                batch.journal.record(&Wire::EndWindow(id.as_ref()), []);
                 self.close_window(window);
             }
         }
-        pen.flush();
+        batch.flush();
         deleted
     }
 
@@ -200,19 +200,19 @@ impl Queue {
         if (all || scope == Scope::Ready) && slots.len() < most {
             slots.extend(self.ready_from(None, None, most - slots.len()));
         }
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         for slot in &slots {
             let owns = |slot| self.messages.get(slot).is_some_and(|m| m.owns_window());
             let owned = owns(*slot) || owns(self.more_of(*slot).map_or(NONE, |x| x.follower));
             let Some(id) = self.messages.get(*slot).map(|m| m.id.clone()) else { continue };
-            self.commit(&mut pen, *slot, &Step::Delete);
+            self.commit(&mut batch, *slot, &Step::Delete);
             if let Some(window) = self.find_window(id.as_ref()).filter(|_| owned) {
-                pen.flush();
-                pen.journal.record(&Wire::EndWindow(id.as_ref()), []);
+                batch.flush();
+                batch.journal.record(&Wire::EndWindow(id.as_ref()), []);
                 self.close_window(window);
             }
         }
-        pen.flush();
+        batch.flush();
         slots.len() as u64
     }
 

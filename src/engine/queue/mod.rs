@@ -1,12 +1,12 @@
 //! A reliable queue: what a key of type `sluice-rq` holds.
 //!
 //! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with its id. How one is kept is in
-//! [`message`], where it is found by its state in [`shelf`] and by its id in [`life`] (own numbers in [`numbers`], others in [`index`]), what
+//! [`message`], where it is found by its state in [`indexes`] and by its id in [`lifecycle`] (own numbers in [`numbers`], others in [`index`]), what
 //! lanes (groups) and their seats are in [`lane`], what can happen in [`effect`], how that is carried in [`wire`], the whole in
-//! [`snapshot`]. The commands decide: [`push`], [`claim`], [`answer`] (ACK, NACK, EXTEND, REQUEUE), [`dead`] (REDRIVE, DEL, PURGE),
-//! [`setting`], [`moving`]; [`settle`] does what time does; [`view`] only looks.
+//! [`snapshot`]. The commands decide: [`push`], [`claim`], [`ack`] (ACK, NACK, EXTEND, REQUEUE), [`dead`] (REDRIVE, DEL, PURGE),
+//! [`settings`], [`moves`]; [`due`] does what time does; [`view`] only looks.
 //!
-//! What is due may be *put off*: a command does a bounded part of it, and decides right about what it meets of the rest (see [`settle`]).
+//! What is due may be *put off*: a command does a bounded part of it, and decides right about what it meets of the rest (see [`due`]).
 //!
 //! A command may take several steps: each is decided on the state that the one before has left; whatever could refuse the command as a
 //! whole is asked before the first.
@@ -17,30 +17,30 @@
 //! Invariants (checked by `audit` in tests): every message is in exactly the orders its state asks for; counts are sums; live ids are unique;
 //! `next_*` are above all that is there.
 
-mod answer;
+mod ack;
 mod apply;
 mod claim;
 mod config;
 mod dead;
+mod due;
 mod effect;
+mod effect_batch;
 mod index;
+mod indexes;
 mod lane;
 mod lazy;
-mod life;
+mod lifecycle;
 mod message;
-mod moving;
+mod moves;
 mod names;
 mod numbers;
 mod object;
 mod order;
-mod pen;
 mod push;
 mod ranked;
 mod renumber;
 mod room;
-mod setting;
-mod settle;
-mod shelf;
+mod settings;
 mod slab;
 mod snapshot;
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod view;
 mod windows;
 mod wire;
 
-pub use answer::{NackOptions, Receipted, Which};
+pub use ack::{NackOptions, Receipted, Which};
 pub use claim::{ClaimOptions, Delivery, Taken};
 pub use config::{Backoff, Config, OnFull, Pause, Settings, Totals};
 pub use effect::{Effect, Scope};
@@ -58,7 +58,7 @@ pub use message::{Id, IdRef, Receipt, State};
 
 /// A list that mostly holds one element, for which nothing is allocated.
 pub type Few<T> = smallvec::SmallVec<[T; 1]>;
-pub use moving::Movable;
+pub use moves::Movable;
 pub use push::{OnDup, PushOptions, Refusal};
 pub use view::{Cursor, Info, View};
 

@@ -10,7 +10,7 @@ use super::slab::Slab;
 use super::tokens::Tokens;
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::{block, tree};
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
@@ -61,7 +61,7 @@ impl Object for Queue {
         &self,
         input: &mut Reader<'_>,
         blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         self.read_effect(input, blobs, fencing)
     }
@@ -86,8 +86,8 @@ impl Object for Queue {
         self.latest_level > now || self.is_torso()
     }
 
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
-        self.settle_most(now, most, journal)
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+        self.apply_most_due(now, most, journal)
     }
 
     fn counts(&self, into: &mut [u64]) {

@@ -1,7 +1,7 @@
 //! Room for what comes: the bounds MAXLEN and MAXBYTES, and who is dropped for a push under `ONFULL DROPOLD`.
 //!
 //! A push that is taken may ask for very many to be dropped, as bounds can be lowered below what is there. It drops some itself and
-//! notes how much is *over*; the rest is put off (see [`settle`](super::settle)). Every later push is decided as if all that were gone. A
+//! notes how much is *over*; the rest is put off (see [`due`](super::due)). Every later push is decided as if all that were gone. A
 //! message that leaves the ready ones in another way meanwhile need not be dropped any more.
 //!
 //! What is over is not state: after a restart the next push that finds the queue full notes it anew.
@@ -9,8 +9,8 @@
 use super::Queue;
 use super::config::OnFull;
 use super::effect::Step;
+use super::effect_batch::EffectBatch;
 use super::message::{Place, State};
-use super::pen::Pen;
 use super::push::Refusal;
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
@@ -77,12 +77,13 @@ impl Queue {
         if fits(self.filled()) {
             return Ok(());
         }
-        let mut pen = Pen::new(journal);
-        while let Some(slot) = self.next_over(now).filter(|_| pen.journal.left() > 0 && !fits(self.filled()))
+        let mut batch = EffectBatch::new(journal);
+        while let Some(slot) =
+            self.next_over(now).filter(|_| batch.journal.left() > 0 && !fits(self.filled()))
         {
-            self.expire(slot, now, &mut pen);
+            self.expire(slot, now, &mut batch);
         }
-        pen.flush();
+        batch.flush();
         let (len, bytes) = self.filled();
         if fits((len, bytes)) {
             return Ok(());
@@ -106,21 +107,21 @@ impl Queue {
             before: self.next_seq,
             spared,
         };
-        let most = pen.journal.left();
-        let done = self.drop_ready(&mut pen, most);
-        pen.flush();
+        let most = batch.journal.left();
+        let done = self.drop_ready(&mut batch, most);
+        batch.flush();
         journal.spend(done);
         self.begin_command();
         Ok(())
     }
 
     /// Drops up to `most` of what is over; answers how many (1 if nothing can be).
-    pub(super) fn drop_ready(&mut self, pen: &mut Pen<'_>, most: usize) -> usize {
+    pub(super) fn drop_ready(&mut self, batch: &mut EffectBatch<'_>, most: usize) -> usize {
         let mut done = 0;
         while done < most && self.over.is_any() {
             let first = self.longest_ready(self.over.spared).filter(|slot| self.may_be_dropped(*slot));
             match first.or_else(|| self.ready_behind_newer()) {
-                Some(victim) => self.commit(pen, victim, &Step::Drop),
+                Some(victim) => self.commit(batch, victim, &Step::Drop),
                 None => self.over = Over::default(),
             }
             done += 1;

@@ -13,7 +13,7 @@ use super::slab::NONE;
 use super::tokens::Tokens;
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::codec::{Corrupt, Reader, instant};
-use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::fencing::{FencingCounter, MAX_FENCE};
 use crate::engine::names_hash::Set;
 use crate::engine::time::{MAX_INSTANT, Micros};
 use serde::{Deserialize, Serialize};
@@ -165,7 +165,7 @@ impl Queue {
         &self,
         input: &mut Reader<'_>,
         blobs: &mut Blobs<'_>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         let wire = input.read::<Wire<'_>>()?;
         let loads = matches!(wire, Wire::Lanes(_) | Wire::Windows(_) | Wire::Load(_) | Wire::CutOff);
@@ -272,7 +272,7 @@ impl Queue {
         &self,
         claim: Claim<'_>,
         items: &[ClaimedWire<'_>],
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         instant(claim.now)?;
         label(claim.consumer.as_deref())?;
@@ -370,7 +370,7 @@ impl Queue {
         ensure(fits, "a step that does not fit")
     }
 
-    fn read_header(&self, header: Box<Header>, fencing: &mut Fencing) -> Result<Effect, Corrupt> {
+    fn read_header(&self, header: Box<Header>, fencing: &mut FencingCounter) -> Result<Effect, Corrupt> {
         ensure(self.is_blank(), "a snapshot on what is there")?;
         header.config.check()?;
         pause(Some(header.paused_push))?;
@@ -421,7 +421,7 @@ impl Queue {
         &self,
         records: Vec<(Record<'_>, IdRef<'_>)>,
         blobs: &mut Blobs<'_>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
         rising: &mut Rising,
         load: bool,
     ) -> Result<Vec<Brought>, Corrupt> {
@@ -461,7 +461,7 @@ impl Queue {
         Ok(checked)
     }
 
-    fn check_live(&self, stage: Stage, fencing: &mut Fencing) -> Result<bool, Corrupt> {
+    fn check_live(&self, stage: Stage, fencing: &mut FencingCounter) -> Result<bool, Corrupt> {
         match stage {
             Stage::Delayed { due, .. } => instant(due)?,
             Stage::InFlight { claim, claimed_at, deadline } => {

@@ -15,8 +15,8 @@
 //! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
 //! - Not state: the line, the answers not yet told, the counters.
 
+mod due;
 mod object;
-mod settle;
 #[cfg(test)]
 mod tests;
 

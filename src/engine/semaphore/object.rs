@@ -3,7 +3,7 @@
 use super::{Counts, DEFAULT_LEASE_MS, MAX_OWNER, Semaphore};
 use crate::engine::codec::{Corrupt, Reader, instant};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Lifetime, Object};
 use crate::engine::shared::leases::{Lease, Permits, check_lease, check_receipt, check_setting};
@@ -81,7 +81,7 @@ impl Object for Semaphore {
         &self,
         input: &mut Reader<'_>,
         _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         let effect: Effect = input.read()?;
         match &effect {
@@ -131,7 +131,7 @@ impl Object for Semaphore {
         self.next_instant()
     }
 
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         self.end_due(now, most, journal)
     }
 

@@ -1,10 +1,10 @@
-//! The semaphore against a naive twin; every history is also folded through its carried effects.
+//! The semaphore against a naive model; every history is also folded through its carried effects.
 
 mod lagging;
 
 use super::*;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use crate::engine::tests::journal;
@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 /// By definition: plain lists, every wait found by letting time pass.
-struct Twin {
+struct Model {
     limit: i64,
     lease: i64,
     pinned: bool,
@@ -36,7 +36,7 @@ struct Twin {
     answers: Vec<(Ticket, Option<Permit>)>,
 }
 
-impl Twin {
+impl Model {
     fn new() -> Self {
         let (held, line, answers) = (BTreeMap::new(), Vec::new(), Vec::new());
         let (limit, lease, counts) = (0, DEFAULT_LEASE_MS, (0, 0, 0));
@@ -104,7 +104,7 @@ impl Twin {
     }
 
     /// Receipts of those served are taken from what the semaphore answered: they are its own to choose.
-    fn settle(&mut self, now: Micros, told: &BTreeMap<Ticket, u64>) {
+    fn apply_due(&mut self, now: Micros, told: &BTreeMap<Ticket, u64>) {
         let held = self.held.len();
         self.held.retain(|_, h| h.1 > now);
         self.counts.2 += (held - self.held.len()) as i64;
@@ -163,7 +163,7 @@ struct Bench {
     now: Micros,
     o: Semaphore,
     mirror: Semaphore,
-    twin: Twin,
+    model: Model,
     receipts: Vec<u64>,
     tickets: Ticket,
 }
@@ -171,18 +171,18 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (o, mirror) = (Semaphore::blank(), Semaphore::blank());
-        Self { now: T0, o, mirror, twin: Twin::new(), receipts: Vec::new(), tickets: 0 }
+        Self { now: T0, o, mirror, model: Model::new(), receipts: Vec::new(), tickets: 0 }
     }
 
     /// Time passes up to `to`, stopping where something is due.
-    fn settle(&mut self, to: Micros, j: &mut Journal) {
+    fn apply_due(&mut self, to: Micros, j: &mut Journal) {
         while let Some(at) = self.o.next_event().filter(|at| *at <= to && *at > self.now) {
             self.now = at;
-            assert!(self.o.settle(at, usize::MAX, j));
+            assert!(self.o.apply_due(at, usize::MAX, j));
             self.compare_answers();
         }
         self.now = to;
-        assert!(self.o.settle(to, usize::MAX, j));
+        assert!(self.o.apply_due(to, usize::MAX, j));
         self.compare_answers();
     }
 
@@ -193,8 +193,8 @@ impl Bench {
         });
         let told: Vec<(Ticket, Option<Permit>)> = told.collect();
         let given = told.iter().filter_map(|(t, p)| Some((*t, p.as_ref()?.receipt?))).collect();
-        self.twin.settle(self.now, &given);
-        assert_eq!(told, std::mem::take(&mut self.twin.answers));
+        self.model.apply_due(self.now, &given);
+        assert_eq!(told, std::mem::take(&mut self.model.answers));
         for receipt in told.iter().filter_map(|(_, p)| p.as_ref()?.receipt) {
             self.take(receipt);
         }
@@ -203,15 +203,15 @@ impl Bench {
     fn take(&mut self, receipt: u64) {
         assert!(self.receipts.iter().all(|r| *r < receipt), "receipts rise");
         self.receipts.push(receipt);
-        self.twin.last = receipt;
+        self.model.last = receipt;
     }
 
     fn play(&mut self, act: Act) {
         let j = &mut journal(Family::Semaphore, true);
         let before = snapshot(&self.o);
         let by = if let Act::Step(by) = act { by } else { 0 };
-        let gone = self.twin.held.is_empty() && !self.twin.pinned;
-        self.settle(self.now + by, j);
+        let gone = self.model.held.is_empty() && !self.model.pinned;
+        self.apply_due(self.now + by, j);
         let now = self.now;
         let settled = j.changed();
         let mut refused = false;
@@ -228,21 +228,21 @@ impl Bench {
                     None => self.o.acquire(ask, now, j).ok().map(Some),
                 };
                 let receipt = reply.flatten().and_then(|p| p.receipt);
-                let ahead = self.twin.line.len();
-                let naive = self.twin.ask((limit, count, lease_ms), ahead, now, receipt);
+                let ahead = self.model.line.len();
+                let naive = self.model.ask((limit, count, lease_ms), ahead, now, receipt);
                 match (naive, block) {
                     (Some(p), Some(ms)) if p.granted == 0 && p.retry != -1 => {
-                        let expected = lease_ms.unwrap_or(self.twin.lease);
+                        let expected = lease_ms.unwrap_or(self.model.lease);
                         let until = now + ms * MS;
                         let w =
                             Waiting { ticket: self.tickets, count, limit, lease: lease_ms, expected, until };
-                        self.twin.line.push(w);
+                        self.model.line.push(w);
                         assert_eq!(reply, Some(None));
                     }
                     _ => assert_eq!(reply, naive.map(Some)),
                 }
                 if let Some(p) = reply.flatten() {
-                    if p.granted > 0 { self.twin.counts.0 += 1 } else { self.twin.counts.1 += 1 }
+                    if p.granted > 0 { self.model.counts.0 += 1 } else { self.model.counts.1 += 1 }
                 }
                 refused = reply.is_none_or(|p| p.is_some_and(|p| p.granted == 0));
                 if let Some(receipt) = receipt {
@@ -250,21 +250,21 @@ impl Bench {
                 }
             }
             Act::Peek(limit, count) => {
-                let ahead = self.twin.line.len();
+                let ahead = self.model.line.len();
                 assert_eq!(
                     self.o.peek(limit, count, now).ok(),
-                    self.twin.ask((limit, count, None), ahead, now, None)
+                    self.model.ask((limit, count, None), ahead, now, None)
                 );
             }
             Act::Release(which) => {
                 let receipts = pick(&self.receipts, &which);
                 let naive: Vec<i64> =
-                    receipts.iter().map(|r| i64::from(self.twin.held.remove(r).is_some())).collect();
+                    receipts.iter().map(|r| i64::from(self.model.held.remove(r).is_some())).collect();
                 assert_eq!(self.o.release(&receipts, now, j), naive);
             }
             Act::Renew(ms, which) => {
                 let receipts = pick(&self.receipts, &which);
-                let naive = receipts.iter().map(|r| match self.twin.held.get_mut(r) {
+                let naive = receipts.iter().map(|r| match self.model.held.get_mut(r) {
                     None => 0,
                     Some(h) => {
                         h.1 = now + ms * MS;
@@ -276,45 +276,46 @@ impl Bench {
             }
             Act::Set(limit, lease) => {
                 self.o.set(limit, lease, now, j);
-                (self.twin.limit, self.twin.lease, self.twin.pinned) = (limit, lease, true);
+                (self.model.limit, self.model.lease, self.model.pinned) = (limit, lease, true);
             }
             Act::Leave(i) => {
-                if i < self.twin.line.len() {
-                    let ticket = self.twin.line.remove(i).ticket;
+                if i < self.model.line.len() {
+                    let ticket = self.model.line.remove(i).ticket;
                     self.o.depart(ticket, now, j);
                 }
             }
             Act::Reload => {
                 if self.o.waiting() == 0 && !before.is_empty() && !gone && !settled {
-                    self.o = load(&before, &mut Fencing::new()).unwrap();
-                    self.twin.counts = (0, 0, 0);
+                    self.o = load(&before, &mut FencingCounter::new()).unwrap();
+                    self.model.counts = (0, 0, 0);
                 }
             }
         }
         self.compare_answers();
-        let (o, twin) = (&mut self.o, &self.twin);
+        let (o, model) = (&mut self.o, &self.model);
         assert!(!(refused && !settled && j.changed()), "a refusal changed something");
         assert!(j.changed() || snapshot(o) == before, "a change was not recorded");
         let held: Vec<_> = o.holders(now).map(|h| (h.receipt, h.count, h.left_ms)).collect();
-        let naive: Vec<_> = twin.held.iter().map(|(r, h)| (*r, h.0, ceil_ms(h.1 - now))).collect();
+        let naive: Vec<_> = model.held.iter().map(|(r, h)| (*r, h.0, ceil_ms(h.1 - now))).collect();
         assert_eq!(held, naive);
         for batch in j.take() {
-            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
+                .unwrap();
         }
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
-        let gone = twin.held.is_empty() && !twin.pinned;
+        let gone = model.held.is_empty() && !model.pinned;
         assert_eq!(o.lifetime(now) == Lifetime::Gone, gone);
         assert_eq!(o.info(now).is_none(), gone);
         if let Some(info) = o.info(now) {
-            assert_eq!((info.held, info.waiting), (twin.used(), twin.line.len() as i64));
-            assert_eq!((info.granted, info.refused, info.timed_out), twin.counts);
-            let mut fencing = Fencing::new();
+            assert_eq!((info.held, info.waiting), (model.used(), model.line.len() as i64));
+            assert_eq!((info.granted, info.refused, info.timed_out), model.counts);
+            let mut fencing = FencingCounter::new();
             assert_eq!(snapshot(&load::<Semaphore>(&snapshot(o), &mut fencing).unwrap()), snapshot(o));
-            assert_eq!(fencing.last(), twin.last, "also when its lease is over");
+            assert_eq!(fencing.last(), model.last, "also when its lease is over");
         } else {
             assert_eq!(o.waiting(), 0, "nobody waits on what is gone");
-            (self.o, self.mirror, self.twin) = (Semaphore::blank(), Semaphore::blank(), Twin::new());
+            (self.o, self.mirror, self.model) = (Semaphore::blank(), Semaphore::blank(), Model::new());
         }
     }
 }
@@ -323,7 +324,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
-    fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..50)) {
+    fn says_what_the_naive_model_says(acts in prop::collection::vec(any_act(), 1..50)) {
         let mut bench = Bench::new();
         for act in acts {
             bench.play(act);
@@ -361,7 +362,7 @@ proptest! {
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
             let ask = Ask { limit: Some(2), count: 1, lease_ms: None, owner: b"" };
             let _ = o.acquire_or_wait(ask, 10, 1, now, &mut j);
-            o.settle(MAX_INSTANT, usize::MAX, &mut j);
+            o.apply_due(MAX_INSTANT, usize::MAX, &mut j);
             o.set(1, 1, now, &mut j);
         }
     }
@@ -381,7 +382,7 @@ fn thousands_wait_in_order() {
     for round in 1..=1_000 {
         let now = T0 + round * 1_000_000;
         assert_eq!(o.next_event(), Some(now));
-        assert!(o.settle(now, usize::MAX, &mut j));
+        assert!(o.apply_due(now, usize::MAX, &mut j));
         let told: Vec<Ticket> = o.answers(usize::MAX).into_iter().map(|(ticket, _)| ticket).collect();
         let first = round.unsigned_abs() * 10;
         assert_eq!(told, (first..first + 10).collect::<Vec<_>>());
@@ -405,8 +406,8 @@ fn a_small_budget_is_kept_and_a_late_sweep_goes_in_order() {
     assert_eq!(o.acquire_or_wait(ask(9000), 5000, 3, T0, &mut j), Ok(None));
     // The first gave up before a permit came back, however late that is noticed.
     let late = T0 + 4_000_000;
-    assert!(!o.settle(late, 1, &mut j));
-    while !o.settle(late, 1, &mut j) {}
+    assert!(!o.apply_due(late, 1, &mut j));
+    while !o.apply_due(late, 1, &mut j) {}
     let told = o.answers(usize::MAX).into_iter().map(|(t, a)| match a {
         Answer::Permit(p) => (t, p.granted),
         _ => (t, -1),

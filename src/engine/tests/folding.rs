@@ -1,7 +1,7 @@
 //! An object told in bytes, read back from them, and read from damaged ones: for the families whose effects bring no payloads.
 
 use crate::engine::codec::Corrupt;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::Journal;
 use crate::engine::object::{Object, apply_batch};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ pub fn snapshot<O: Object>(o: &O) -> Vec<u8> {
 }
 
 /// What a server does with a snapshot.
-pub fn load<O: Object>(bytes: &[u8], fencing: &mut Fencing) -> Result<O, Corrupt> {
+pub fn load<O: Object>(bytes: &[u8], fencing: &mut FencingCounter) -> Result<O, Corrupt> {
     let mut o = O::blank();
     apply_batch(&mut o, bytes, &mut std::iter::empty(), fencing)?;
     o.check()?;
@@ -43,6 +43,6 @@ impl Damage {
             bytes[at] = *value;
         }
         let shorter = bytes[..self.cut.index(bytes.len() + 1)].to_vec();
-        [bytes, shorter].into_iter().filter_map(|bytes| load(&bytes, &mut Fencing::new()).ok())
+        [bytes, shorter].into_iter().filter_map(|bytes| load(&bytes, &mut FencingCounter::new()).ok())
     }
 }

@@ -6,7 +6,7 @@
 use crate::engine::bucket::Limits;
 use crate::engine::codec::{FORMAT, Reader, encode};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::gate::{self, Gate};
 use crate::engine::hot::{self, Hot};
 use crate::engine::journal::{Batch, Blob, Journal};
@@ -105,7 +105,7 @@ fn the_changes_of_a_gate() {
     let set = || {
         let set = bytes(GATE_SET);
         let mut input = Reader::new(&set);
-        Gate::blank().read(&mut input, &mut std::iter::empty(), &mut Fencing::new()).unwrap()
+        Gate::blank().read(&mut input, &mut std::iter::empty(), &mut FencingCounter::new()).unwrap()
     };
     golden!(Effect:
         Effect::Set { .. } => set() => "0003027462000a01fbe803fbe803fc002d310100fdffffffffffffff3f00026c62010a01fbe80300000373656d0206fb1027",
@@ -161,7 +161,8 @@ fn is_saved_as<O: Object>(object: &O, golden: &str) {
     for batch in golden.split(' ') {
         let mut parts = batch.split('+').map(bytes);
         let head = parts.next().unwrap();
-        apply_batch(&mut read, &head, &mut parts.map(Vec::into_boxed_slice), &mut Fencing::new()).unwrap();
+        apply_batch(&mut read, &head, &mut parts.map(Vec::into_boxed_slice), &mut FencingCounter::new())
+            .unwrap();
     }
     read.check().unwrap();
     assert_eq!(snapshot(&read), golden, "{:?}, read again", O::FAMILY);
@@ -268,7 +269,7 @@ fn the_bytes_of_carried_changes_never_move() {
 
 #[test]
 fn what_was_written_is_still_read() {
-    let mut fencing = Fencing::new();
+    let mut fencing = FencingCounter::new();
     let mut bucket = TokenBucket::blank();
     apply_batch(&mut bucket, &bytes(CARRIED[0]), &mut std::iter::empty(), &mut fencing).unwrap();
     assert_eq!(bucket.peek(None, 1, NOW).unwrap()[2], 5);

@@ -36,7 +36,7 @@ fn subjects() -> Told {
         told.push(format!("{:?}", hot.take(name.as_bytes(), 1 + i % 3, i % 2 == 0, now, &mut j)));
     }
     hot.set(limits(7), 100, NOW + 3_000_000, &mut j);
-    while !hot.settle(NOW + 3_000_000, 7, &mut j) {}
+    while !hot.apply_due(NOW + 3_000_000, 7, &mut j) {}
     told.push(format!("{:?} {:?}", hot.top(100, NOW), hot.info(NOW)));
     (told, vec![j.take(), whole(&hot)])
 }
@@ -67,7 +67,7 @@ fn messages() -> Told {
         told.push(format!("{:?}", queue.ack(now, &taken[..taken.len() / 2], &mut j)));
     }
     told.push(format!("{:?}", queue.requeue(NOW + 9, Which::All, 100, &mut j)));
-    while !queue.settle(NOW + 60_000_000, 7, &mut j) {}
+    while !queue.apply_due(NOW + 60_000_000, 7, &mut j) {}
     let now = NOW + 61_000_000;
     told.push(format!("{:?}", queue.purge(Scope::Ready, Some(20), &mut j)));
     queue.move_to(&mut other, now, Movable::Ready, 50, &mut j, &mut of_other);

@@ -3,7 +3,7 @@
 use super::TokenBucket;
 use crate::engine::bucket::{Bucket, Level, Limits, MAX_COUNT};
 use crate::engine::codec::{Corrupt, instant};
-use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::fencing::{FencingCounter, MAX_FENCE};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub struct Hold {
 
 impl Effect {
     /// Whether it may be applied to `to`.
-    pub(super) fn check(&self, to: &TokenBucket, fencing: &mut Fencing) -> Result<(), Corrupt> {
+    pub(super) fn check(&self, to: &TokenBucket, fencing: &mut FencingCounter) -> Result<(), Corrupt> {
         match *self {
             Self::Level { units, at } => {
                 let bucket = to.bucket().ok_or(Corrupt("a level without limits"))?;

@@ -5,7 +5,7 @@ use crate::engine::bucket::narrow::Narrow;
 use crate::engine::bucket::{Bucket, Level, Limits, up_to_ms};
 use crate::engine::codec::{Corrupt, Reader};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::block;
 use crate::engine::journal::Journal;
 use crate::engine::object::{AT_ONCE, Lifetime, Object};
@@ -110,7 +110,7 @@ impl Object for TokenBucket {
         &self,
         input: &mut Reader<'_>,
         _blobs: &mut dyn Iterator<Item = Box<[u8]>>,
-        fencing: &mut Fencing,
+        fencing: &mut FencingCounter,
     ) -> Result<Effect, Corrupt> {
         let effect: Effect = input.read()?;
         effect.check(self, fencing)?;
@@ -136,7 +136,7 @@ impl Object for TokenBucket {
         [extras.holds.first_end(), ready].into_iter().flatten().min()
     }
 
-    fn settle(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+    fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         self.close_due(now, most, journal)
     }
 

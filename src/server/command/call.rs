@@ -132,13 +132,13 @@ impl<'a> Call<'a> {
     ) -> Result<R, Error> {
         let name = self.name(index)?;
         let due = |o: &O| o.next_event().is_some_and(|at| at <= self.now());
-        let settle = || {
-            if self.may_settle(name) {
+        let apply_due = || {
+            if self.may_apply_due(name) {
                 self.change_existing::<O, _>(index, bring)?;
             }
             Ok(())
         };
-        handle::read::<O, R>(self.ctx, name, due, settle, f)
+        handle::read::<O, R>(self.ctx, name, due, apply_due, f)
     }
 
     /// An error if the key whose name is the argument at `index` holds something else. Nobody has read it by that.
@@ -163,7 +163,7 @@ impl<'a> Call<'a> {
     }
 
     /// Whether a command that only reads may apply what is due on a key, as a command that writes would.
-    fn may_settle(&self, name: Str<'_>) -> bool {
+    fn may_apply_due(&self, name: Str<'_>) -> bool {
         access::anew();
         self.ctx.decides() && access::to(self.ctx, name.bytes()) == access::Access::Granted
     }

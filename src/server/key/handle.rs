@@ -39,12 +39,12 @@ pub fn holds<O: Object>(ctx: Ctx<'_>, name: Str<'_>) -> Holds {
     }
 }
 
-/// A client reads the object in a key (None: no key), as it is; if something is due on it, as it is after `settle`.
+/// A client reads the object in a key (None: no key), as it is; if something is due on it, as it is after `apply_due`.
 pub fn read<O: Object, R>(
     ctx: Ctx<'_>,
     name: Str<'_>,
     due: impl FnOnce(&O) -> bool,
-    settle: impl FnOnce() -> Result<(), Error>,
+    apply_due: impl FnOnce() -> Result<(), Error>,
     f: impl FnOnce(Option<&O>) -> R,
 ) -> Result<R, Error> {
     let mut key = open_of::<O>(ctx, name, Mode::Read)?;
@@ -53,7 +53,7 @@ pub fn read<O: Object, R>(
         return Ok(f(object));
     }
     key.close();
-    settle()?;
+    apply_due()?;
     // It has been counted.
     read_value::<O, R>(ctx, name, |value| f(value.map(|v| &v.object)))
 }

@@ -67,7 +67,7 @@ pub struct Opened<'a, O: Object> {
     before: Counts,
     bytes_before: usize,
     event: Option<&'static CStr>,
-    /// Nothing that is due was left undone by [`Opened::settle`].
+    /// Nothing that is due was left undone by [`Opened::apply_due`].
     settled: bool,
     /// How much of what is put off it may do.
     allowed: usize,
@@ -95,7 +95,7 @@ impl<'a, O: Object> Opened<'a, O> {
         let now = self.now;
         if self.existing().is_some_and(|o| o.next_event().is_some_and(|t| t <= now) || o.is_ahead(now)) {
             let most = self.journal.left();
-            if !self.settle(most) {
+            if !self.apply_due(most) {
                 let (object, journal) = self.parts();
                 object.catch_up(now, journal);
             }
@@ -213,7 +213,7 @@ impl<'a, O: Object> Opened<'a, O> {
     }
 
     /// Applies what is due, about `most` steps; true when nothing due is left.
-    pub fn settle(&mut self, most: usize) -> bool {
+    pub fn apply_due(&mut self, most: usize) -> bool {
         let now = self.now;
         if self.key.value().is_none() {
             return true;
@@ -223,7 +223,7 @@ impl<'a, O: Object> Opened<'a, O> {
         }
         let begin = clock::monotonic();
         let (object, journal) = self.parts();
-        self.settled = object.settle(now, most, journal);
+        self.settled = object.apply_due(now, most, journal);
         stats::piece(clock::monotonic().saturating_sub(begin));
         self.settled
     }

@@ -7,7 +7,7 @@
 
 use super::listeners;
 use super::trust::{self, Word};
-use crate::engine::fencing::{Fencing, MAX_FENCE, Mark};
+use crate::engine::fencing::{FencingCounter, MAX_FENCE, Mark};
 use crate::engine::time::{MAX_INSTANT, Micros};
 use crate::server::cluster::migration;
 use crate::server::config;
@@ -21,7 +21,7 @@ use crate::server::time::clock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The counter itself.
-static FENCING: MainThread<Fencing> = MainThread::new(Fencing::new());
+static FENCING: MainThread<FencingCounter> = MainThread::new(FencingCounter::new());
 
 /// What was last heard of the counter that is gone on with: from a file, or from the master.
 static HEARD: MainThread<Option<Mark>> = MainThread::new(None);
@@ -35,7 +35,7 @@ const SLACK: u64 = 10_000;
 
 /// Lends the counter of claim numbers, receipts and holds.
 #[inline]
-pub fn with_fencing<R>(f: impl FnOnce(&mut Fencing) -> R) -> R {
+pub fn with_fencing<R>(f: impl FnOnce(&mut FencingCounter) -> R) -> R {
     FENCING.with(f)
 }
 
@@ -50,8 +50,8 @@ pub fn raise(to: u64) {
 }
 
 /// For the numbers that are brought: none may be larger than this word allows.
-pub fn gather(word: Word) -> Fencing {
-    Fencing::gather(match word {
+pub fn gather(word: Word) -> FencingCounter {
+    FencingCounter::gather(match word {
         Word::Master => MAX_FENCE,
         Word::Client => with_fencing(|f| f.most_of_client(clock::now())),
     })

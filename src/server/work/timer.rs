@@ -175,11 +175,11 @@ fn step(ctx: Ctx<'_>, now: Micros) -> Option<bool> {
     }
     let acted = clock::monotonic().saturating_sub(SINCE.with(|since| *since)).max(0);
     stats::timer_lag(now.saturating_sub(due.wake).min(acted));
-    Some(ctx.in_db(due.place.db, || for_family!(due.family, settle(ctx, &due, now))))
+    Some(ctx.in_db(due.place.db, || for_family!(due.family, apply_due(ctx, &due, now))))
 }
 
 /// Applies what is due on one object, if it still lives where it was noted.
-fn settle<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
+fn apply_due<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
     let name = OwnedString::new(&due.place.key);
     let Ok(mut opened) = Opened::<O>::unsettled(ctx, &name, now) else { return true };
     let Some(object) = opened.identity().filter(|found| found.id == due.object.id) else { return true };
@@ -194,7 +194,7 @@ fn settle<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
             return true;
         }
     }
-    let done = opened.settle(STEPS.min(config::due_per_command()));
+    let done = opened.apply_due(STEPS.min(config::due_per_command()));
     trip("settling");
     opened.reap();
     serve::finish(opened);

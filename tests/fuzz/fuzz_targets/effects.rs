@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice::engine::codec::FORMAT;
-use sluice::engine::fencing::Fencing;
+use sluice::engine::fencing::FencingCounter;
 use sluice::engine::gate::Gate;
 use sluice::engine::hot::Hot;
 use sluice::engine::journal::Journal;
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// Batches, each with its length in two bytes.
 fn apply<O: Object>(mut data: &[u8]) {
-    let (mut object, mut fencing) = (O::blank(), Fencing::new());
+    let (mut object, mut fencing) = (O::blank(), FencingCounter::new());
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let (batch, after) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
         data = after;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sluice::engine::fencing::Fencing;
+use sluice::engine::fencing::FencingCounter;
 use sluice::engine::gate::Gate;
 use sluice::engine::hot::Hot;
 use sluice::engine::journal::{Blob, Journal};
@@ -40,13 +40,13 @@ fn saved<O: Object>(object: &O) -> Saved {
 fn load<O: Object>(data: &[u8]) {
     let mut object = O::blank();
     let mut blobs = std::iter::repeat_with(|| Box::from(*b"payload"));
-    if apply_batch(&mut object, data, &mut blobs, &mut Fencing::new()).is_err() || object.check().is_err() {
+    if apply_batch(&mut object, data, &mut blobs, &mut FencingCounter::new()).is_err() || object.check().is_err() {
         return;
     }
     let first = saved(&object);
     let mut again = O::blank();
     for (head, blobs) in &first {
-        let read = apply_batch(&mut again, head, &mut blobs.iter().cloned(), &mut Fencing::new());
+        let read = apply_batch(&mut again, head, &mut blobs.iter().cloned(), &mut FencingCounter::new());
         assert!(read.is_ok(), "{:?}: its own snapshot is refused: {read:?}", O::FAMILY);
     }
     assert!(again.check().is_ok(), "{:?}: its own snapshot is not whole", O::FAMILY);

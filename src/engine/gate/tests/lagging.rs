@@ -24,7 +24,7 @@ fn bare(pass: Pass) -> (Pass, bool) {
 /// What there is in the end, without the numbers drawn.
 fn end(o: &Gate, now: Micros) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut o = o.clone();
-    while !o.settle(now, usize::MAX, &mut quiet()) {}
+    while !o.apply_due(now, usize::MAX, &mut quiet()) {}
     let told = o.answers(usize::MAX).into_iter().map(|(ticket, answer)| match answer {
         Answer::Pass(pass) => (ticket, bare(*pass)),
         _ => panic!("another family's answer"),
@@ -50,11 +50,11 @@ impl Lagging {
             self.now = (self.now + by).max(0);
         }
         let now = self.now;
-        if !self.o.settle(now, self.most, &mut j) {
+        if !self.o.apply_due(now, self.most, &mut j) {
             self.o.catch_up(now, &mut j);
         }
         let mut settled = self.o.clone();
-        while !settled.settle(now, usize::MAX, &mut quiet()) {}
+        while !settled.apply_due(now, usize::MAX, &mut quiet()) {}
         let q = &mut quiet();
         match act {
             Act::Step(_) | Act::Reload => {}
@@ -96,7 +96,7 @@ impl Lagging {
         let due = self.o.permits.iter().any(|(_, l)| l.until <= now);
         assert!(!due || self.o.next_event().is_some_and(|at| at <= now), "what is put off is known");
         for batch in j.take() {
-            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut Fencing::new())
+            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
                 .unwrap();
         }
         assert_eq!(snapshot(&self.follower), snapshot(&self.o), "the follower is equal");
@@ -133,6 +133,6 @@ fn a_command_takes_away_a_bounded_part_of_what_is_over() {
     assert_eq!((pass.granted, pass.stages[0].1[1], o.permits.len()), (1, 999, 991));
     assert_eq!(o.leave(&receipts[900..902], now, &mut few()), [0, 0]);
     assert_eq!((o.permits.len(), o.next_event()), (981, Some(now)));
-    while !o.settle(now, 100, &mut quiet()) {}
+    while !o.apply_due(now, 100, &mut quiet()) {}
     assert_eq!(o.permits.len(), 1);
 }

@@ -55,7 +55,7 @@ fn quiet() -> Journal {
 
 fn carry(to: &mut Hot, batches: Vec<Batch>) {
     for batch in batches {
-        apply_batch(to, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+        apply_batch(to, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new()).unwrap();
     }
 }
 
@@ -72,7 +72,7 @@ impl World {
         if room {
             hot.max = MAX_COUNT;
         }
-        while !hot.settle(self.now, usize::MAX, &mut quiet()) {}
+        while !hot.apply_due(self.now, usize::MAX, &mut quiet()) {}
         hot
     }
 
@@ -81,7 +81,7 @@ impl World {
             self.now = (self.now + by).max(0);
         }
         let (now, mut j) = (self.now, self.journal());
-        self.hot.settle(now, self.most, &mut j);
+        self.hot.apply_due(now, self.most, &mut j);
         carry(&mut self.follower, j.take());
         let (mut settled, mut roomy) = (self.settled(false), self.settled(true));
         let before = snapshot(&self.hot);
@@ -115,7 +115,7 @@ impl World {
                 self.judge(s, got, settled.peek(s, cost, now), roomy.peek(s, cost, now));
             }
             Act::Reload => {
-                self.hot = load(&before, &mut Fencing::new()).unwrap();
+                self.hot = load(&before, &mut FencingCounter::new()).unwrap();
                 self.follower = self.hot.duplicate();
             }
         }
@@ -144,12 +144,12 @@ impl World {
         follower.subjects.audit();
         assert_eq!(snapshot(hot), snapshot(follower), "the follower is equal");
         assert_eq!(snapshot(hot), snapshot(&hot.duplicate()), "a copy is equal");
-        let loaded: Hot = load(&snapshot(hot), &mut Fencing::new()).unwrap_or_default();
+        let loaded: Hot = load(&snapshot(hot), &mut FencingCounter::new()).unwrap_or_default();
         assert_eq!(snapshot(hot), snapshot(&loaded), "what is loaded is equal");
         // In whatever pieces the rest is done, here, there or after a load, the end is the same.
         let end = snapshot(&self.settled(false));
         for mut other in [hot.duplicate(), follower.duplicate(), loaded] {
-            while !other.settle(self.now, self.most, &mut quiet()) {}
+            while !other.apply_due(self.now, self.most, &mut quiet()) {}
             assert_eq!(snapshot(&other), end);
             assert!(other.subjects.len() <= most(other.max) && other.past.is_empty());
         }
@@ -196,7 +196,7 @@ fn another_rule_is_in_force_at_once_and_its_work_is_done_in_pieces() {
     assert_eq!(hot.take(b"new", 1, false, T0, &mut quiet()).unwrap()[2], 499_999);
     assert_eq!(hot.next_event(), Some(crate::engine::object::AT_ONCE));
     let mut pieces = 0;
-    while !hot.settle(T0, 100, &mut quiet()) {
+    while !hot.apply_due(T0, 100, &mut quiet()) {
         pieces += 1;
     }
     assert!((19..=20).contains(&pieces), "{pieces}");
@@ -227,7 +227,7 @@ fn a_smaller_number_of_subjects_is_reached_in_pieces_nearest_to_full_first() {
     assert_eq!(hot.peek(b"000500", 1, T0).unwrap()[2], 1_000_000 - 501 - 1);
     assert_eq!(hot.take(b"new", 2_000, false, T0, &mut allowing(0)).unwrap()[0], 2_000);
     assert_eq!((hot.subjects.len(), hot.info(T0).unwrap().forgotten), (990, 11));
-    while !hot.settle(T0, 7, &mut quiet()) {}
+    while !hot.apply_due(T0, 7, &mut quiet()) {}
     assert_eq!((hot.subjects.len(), hot.info(T0).unwrap().forgotten), (100, 901));
     assert_eq!(hot.peek(b"000900", 1, T0).unwrap()[2], 999_999);
     assert_eq!(hot.peek(b"000901", 1, T0).unwrap()[2], 1_000_000 - 902 - 1);
@@ -238,9 +238,9 @@ fn a_smaller_number_of_subjects_is_reached_in_pieces_nearest_to_full_first() {
 fn full_ones_go_in_pieces() {
     let mut hot = full(1_000);
     let later = T0 + 2_000_000 * MS + LINGER;
-    assert!(!hot.settle(later, 10, &mut quiet()));
+    assert!(!hot.apply_due(later, 10, &mut quiet()));
     assert_eq!((hot.subjects.len(), hot.info(later).unwrap().subjects), (990, 0));
     assert_eq!(hot.take(b"000999", 1_000_000, false, later, &mut allowing(0)).unwrap()[0], 1_000_000);
-    while !hot.settle(later, 100, &mut quiet()) {}
+    while !hot.apply_due(later, 100, &mut quiet()) {}
     assert_eq!(hot.subjects.len(), 1);
 }

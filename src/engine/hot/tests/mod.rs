@@ -1,4 +1,4 @@
-//! The rule and its subjects against a naive twin; every history is also folded through its carried effects.
+//! The rule and its subjects against a naive model; every history is also folded through its carried effects.
 
 mod lagging;
 
@@ -6,7 +6,7 @@ use super::subjects::ms;
 use super::*;
 use crate::engine::bucket::tests::{Naive as Bucket, any_cost, any_limits, any_step, whole};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ type Name = &'static [u8];
 
 /// A bucket per subject, kept in plain maps.
 #[derive(Default)]
-struct Twin {
+struct Model {
     rule: Option<Three>,
     max: i64,
     subjects: BTreeMap<Name, Bucket>,
@@ -27,7 +27,7 @@ struct Twin {
     forgotten: i64,
 }
 
-impl Twin {
+impl Model {
     fn limits(&self, s: Name) -> Option<Three> {
         self.rule.map(|rule| self.except.get(s).copied().unwrap_or(rule))
     }
@@ -146,66 +146,72 @@ struct Bench {
     now: Micros,
     o: Hot,
     mirror: Hot,
-    twin: Twin,
+    model: Model,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { now: T0, o: Hot::blank(), mirror: Hot::blank(), twin: Twin::default() }
+        Self { now: T0, o: Hot::blank(), mirror: Hot::blank(), model: Model::default() }
     }
 
     fn play(&mut self, act: Act) {
-        let (o, twin, j) = (&mut self.o, &mut self.twin, &mut Journal::new(Family::Hot, true));
+        let (o, model, j) = (&mut self.o, &mut self.model, &mut Journal::new(Family::Hot, true));
         let before = snapshot(o);
         if let Act::Step(by) = act {
             self.now = (self.now + by).max(0);
         }
         let now = self.now;
         // The timer drops what has long been full: then nobody but a clock that steps far back could tell.
-        assert!(o.settle(now, usize::MAX, j));
-        twin.subjects.retain(|_, b| !b.full(now - LINGER));
+        assert!(o.apply_due(now, usize::MAX, j));
+        model.subjects.retain(|_, b| !b.full(now - LINGER));
         match act {
             Act::Step(_) => {}
             Act::Set(rule, max) => {
                 o.set(lim(rule), max, now, j);
-                twin.set(rule, max, now);
+                model.set(rule, max, now);
             }
             Act::Except(s, limits) => {
-                let had = twin.except.contains_key(s);
+                let had = model.except.contains_key(s);
                 let reply = match limits {
                     Some(limits) => o.except(s, lim(limits), now, j).map(|()| 0),
                     None => o.except_no_more(s, now, j),
                 };
-                let naive = twin.rule.map(|_| i64::from(had && limits.is_none())).ok_or(NoRule);
+                let naive = model.rule.map(|_| i64::from(had && limits.is_none())).ok_or(NoRule);
                 assert_eq!(reply, naive);
-                if twin.rule.is_some() && (had || limits.is_some()) {
-                    twin.except(s, limits, now);
+                if model.rule.is_some() && (had || limits.is_some()) {
+                    model.except(s, limits, now);
                 }
             }
             Act::Take(s, cost, at_most) => {
                 let reply = o.take(s, cost, at_most, now, j);
-                assert_eq!(reply.ok(), twin.take(s, cost, at_most, false, now));
+                assert_eq!(reply.ok(), model.take(s, cost, at_most, false, now));
             }
-            Act::Peek(s, cost) => assert_eq!(o.peek(s, cost, now).ok(), twin.take(s, cost, false, true, now)),
+            Act::Peek(s, cost) => {
+                assert_eq!(o.peek(s, cost, now).ok(), model.take(s, cost, false, true, now))
+            }
             Act::Reload => {
                 if o.is_set() && !j.changed() {
-                    *o = load(&before, &mut Fencing::new()).unwrap();
+                    *o = load(&before, &mut FencingCounter::new()).unwrap();
                 }
             }
         }
         assert!(j.changed() || snapshot(o) == before, "a change was not recorded");
         for batch in j.take() {
-            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
+                .unwrap();
         }
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
-        assert_eq!(o.lifetime(now) == Lifetime::Gone, twin.rule.is_none());
+        assert_eq!(o.lifetime(now) == Lifetime::Gone, model.rule.is_none());
         if let Some(info) = o.info(now) {
-            assert_eq!(snapshot(o), snapshot(&load::<Hot>(&snapshot(o), &mut Fencing::new()).unwrap()));
-            let live = twin.subjects.values().filter(|b| !b.full(now)).count();
+            assert_eq!(
+                snapshot(o),
+                snapshot(&load::<Hot>(&snapshot(o), &mut FencingCounter::new()).unwrap())
+            );
+            let live = model.subjects.values().filter(|b| !b.full(now)).count();
             assert_eq!(
                 (info.subjects, info.exceptions, info.forgotten),
-                (live as i64, twin.except.len() as i64, twin.forgotten)
+                (live as i64, model.except.len() as i64, model.forgotten)
             );
             assert!(info.subjects <= info.maxsubjects);
         }
@@ -216,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
-    fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..50)) {
+    fn says_what_the_naive_model_says(acts in prop::collection::vec(any_act(), 1..50)) {
         let mut bench = Bench::new();
         bench.play(Act::Take(b"u1", 1, false));
         bench.play(Act::Set((10, 1, 1000), 4));
@@ -237,7 +243,7 @@ proptest! {
             let (now, j) = (bench.now, &mut Journal::new(Family::Hot, false));
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(b"u1", 1, now), snapshot(&o));
             let _ = (o.take(b"new", 1, true, now, j), o.except(b"u1", lim((1, 1, 1)), now, j));
-            o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, j);
+            o.apply_due(crate::engine::time::MAX_INSTANT, usize::MAX, j);
             o.set(lim((1_000_000_000_000, 1, 31_622_400_000)), 1, now, j);
             let _ = o.except_no_more(b"u1", now, j);
         }
@@ -298,8 +304,8 @@ fn a_subject_costs_tens_of_bytes() {
     let each = (o.memory() - top - names) as f64 / n as f64;
     assert!(each < 48.0, "{each}");
     // Full again, and long enough so: nothing is left.
-    assert!(!o.settle(T0 + 100_000 * MS + LINGER, 1_000, j));
-    while !o.settle(T0 + 100_000 * MS + LINGER, 1_000, j) {}
+    assert!(!o.apply_due(T0 + 100_000 * MS + LINGER, 1_000, j));
+    while !o.apply_due(T0 + 100_000 * MS + LINGER, 1_000, j) {}
     assert_eq!(o.subjects.len(), 0);
     assert!(o.memory() - top < 10_000, "{}", o.memory());
 }

@@ -3,7 +3,7 @@
 use super::super::*;
 use super::fold::{carry, snapshot};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::object::{Object, apply_batch};
 
@@ -35,7 +35,7 @@ fn a_lease_that_ends_gives_the_message_back_to_its_place() {
     let first = claim(&mut q, S, 1).remove(0);
     assert_eq!((q.payload(&first), first.deliveries), (b"a".as_slice(), 1));
     assert_eq!(q.next_event(), Some(31 * S));
-    assert!(q.settle(31 * S, 10, &mut quiet()));
+    assert!(q.apply_due(31 * S, 10, &mut quiet()));
     assert_eq!(q.ack(31 * S, &[receipt(&first)], &mut quiet())[..], [Receipted::NotHeld]);
     let again = claim(&mut q, 31 * S, 3);
     let order: Vec<&[u8]> = again.iter().map(|d| q.payload(d)).collect();
@@ -50,7 +50,7 @@ fn settling_is_bounded_and_goes_on_where_it_stopped() {
         push(&mut q, S, b"x", &PushOptions { due: Some(2 * S + n), ..PushOptions::default() });
     }
     let mut calls = 1;
-    while !q.settle(3 * S, 7, &mut quiet()) {
+    while !q.apply_due(3 * S, 7, &mut quiet()) {
         calls += 1;
     }
     assert_eq!((calls, q.len(Some(State::Ready))), (8, 50));
@@ -81,7 +81,7 @@ fn payloads_are_carried_as_arguments_and_many_claims_in_few_bytes() {
     assert_eq!((args.len(), args[0], args[599]), (600, &Blob::Arg(3), &Blob::Arg(602)));
     for batch in &batches {
         let mut blobs = batch.blobs.iter().map(|_| b"payload".as_slice().into());
-        apply_batch(&mut follower, &batch.head, &mut blobs, &mut Fencing::new()).unwrap();
+        apply_batch(&mut follower, &batch.head, &mut blobs, &mut FencingCounter::new()).unwrap();
     }
     let o = ClaimOptions { count: 600, ..ClaimOptions::default() };
     let got = q.claim(S, &o, &mut j);
@@ -89,7 +89,7 @@ fn payloads_are_carried_as_arguments_and_many_claims_in_few_bytes() {
     let batches = j.take();
     assert!(batches.iter().map(|b| b.head.len()).sum::<usize>() < 600 * 14);
     for batch in &batches {
-        apply_batch(&mut follower, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+        apply_batch(&mut follower, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new()).unwrap();
     }
     assert_eq!(snapshot(&q), snapshot(&follower));
     q.ack(S, &receipts, &mut j);
@@ -178,7 +178,7 @@ fn the_last_claim_number_is_kept_though_its_message_is_gone() {
     let d = q.claim(S, &ClaimOptions { count: 1, ..ClaimOptions::default() }, &mut far).remove(0);
     assert_eq!(d.claim, Some(7_000 * S as u64));
     q.ack(S, &[receipt(&d)], &mut quiet());
-    let mut other = Fencing::new();
+    let mut other = FencingCounter::new();
     super::fold::load(&snapshot(&q), &mut other);
     assert_eq!(Some(other.last()), d.claim);
 }

@@ -2,7 +2,7 @@
 
 use super::super::Queue;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::{Batch, Blob, Journal};
 use crate::engine::object::{Object, apply_batch};
 
@@ -25,7 +25,7 @@ pub fn snapshot(queue: &Queue) -> Vec<Batch> {
     out
 }
 
-pub fn load(batches: &[Batch], fencing: &mut Fencing) -> Queue {
+pub fn load(batches: &[Batch], fencing: &mut FencingCounter) -> Queue {
     let mut queue = Queue::blank();
     for batch in batches {
         let mut payloads = blobs(batch, &[]).into_iter();
@@ -41,7 +41,7 @@ pub fn load(batches: &[Batch], fencing: &mut Fencing) -> Queue {
 /// Applies what a command recorded.
 pub fn carry(follower: &mut Queue, journal: &mut Journal, args: &[&[u8]]) {
     for batch in journal.take() {
-        let mut fencing = Fencing::new();
+        let mut fencing = FencingCounter::new();
         let mut payloads = blobs(&batch, args).into_iter();
         apply_batch(follower, &batch.head, &mut payloads, &mut fencing).unwrap();
         assert_eq!(payloads.next(), None, "every payload is consumed");

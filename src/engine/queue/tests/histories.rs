@@ -1,12 +1,12 @@
-//! Random histories over all commands on two queues, beside the twin: every answer, every listing, INFO; every change folded into
+//! Random histories over all commands on two queues, beside the model: every answer, every listing, INFO; every change folded into
 //! a follower, and now and then the queue is replaced by what its snapshot loads as.
 
 use super::super::*;
 use super::fold::{carry, load, snapshot};
-use super::twin::{Told, Twin, bytes_of, info_line};
+use super::model::{Model, Told, bytes_of, info_line};
 use crate::engine::bucket::Limits;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 use crate::engine::tests::{journal as numbered, no_numbers};
@@ -159,7 +159,7 @@ struct World {
     now: i64,
     queues: [Queue; 2],
     followers: [Queue; 2],
-    twins: [Twin; 2],
+    models: [Model; 2],
     draw: u64,
     receipts: Vec<Receipt>,
     loaded: bool,
@@ -178,7 +178,7 @@ impl World {
             now: 1_000 * MS,
             queues: [Queue::new(), Queue::new()],
             followers: [Queue::new(), Queue::new()],
-            twins: [Twin::new(), Twin::new()],
+            models: [Model::new(), Model::new()],
             draw: 0,
             receipts: vec![],
             loaded: false,
@@ -196,18 +196,18 @@ impl World {
     fn finish(&mut self) {
         for at in 0..2 {
             let mut j = self.journal();
-            while !self.queues[at].settle(self.now, self.most, &mut j) {}
+            while !self.queues[at].apply_due(self.now, self.most, &mut j) {}
             carry(&mut self.followers[at], &mut j, &[]);
         }
     }
 
-    fn settle(&mut self) {
+    fn apply_due(&mut self) {
         for at in 0..2 {
             let mut j = self.journal();
-            while !self.queues[at].settle(self.now, self.most, &mut j) {}
+            while !self.queues[at].apply_due(self.now, self.most, &mut j) {}
             assert!(self.queues[at].next_event().is_none_or(|t| t > self.now));
             carry(&mut self.followers[at], &mut j, &[]);
-            self.twins[at].advance(i64::MIN, self.now);
+            self.models[at].advance(i64::MIN, self.now);
         }
     }
 
@@ -233,18 +233,18 @@ impl World {
         let payload = vec![b'x'; spec.size.into()];
         let (o, id) = (spec.options(self.now), spec.id.map(|i| self.id(i)));
         let mut j = self.journal();
-        let (q, twin, now) = (&mut self.queues[at], &mut self.twins[at], self.now);
+        let (q, model, now) = (&mut self.queues[at], &mut self.models[at], self.now);
         match many {
             None => {
                 let got = q.push(now, &payload, 0, id.as_ref().map(|i| Id::parse(i.as_bytes())), &o, &mut j);
-                let want = twin.push(&[&payload], id.as_ref().map(String::as_bytes), &o);
+                let want = model.push(&[&payload], id.as_ref().map(String::as_bytes), &o);
                 assert_eq!(got.map(|i| i.map(|i| vec![bytes_of(&i)])), want);
                 carry(&mut self.followers[at], &mut j, &[&payload]);
             }
             Some(n) => {
                 let payloads: Vec<&[u8]> = (0..n).map(|i| &payload[..payload.len().min(i.into())]).collect();
                 let got = q.mpush(now, &payloads, 0, &o, &mut j);
-                let want = twin.push(&payloads, None, &o);
+                let want = model.push(&payloads, None, &o);
                 assert_eq!(got.map(|ids| Some(ids.iter().map(bytes_of).collect())), want);
                 carry(&mut self.followers[at], &mut j, &payloads);
             }
@@ -252,9 +252,9 @@ impl World {
     }
 
     fn claim(&mut self, at: usize, o: &ClaimOptions<'_>) {
-        let (q, twin) = (&mut self.queues[at], &mut self.twins[at]);
+        let (q, model) = (&mut self.queues[at], &mut self.models[at]);
         let can = q.claimable(self.now, o.group);
-        assert_eq!(can, twin.pick(o.group).is_some(), "claimable");
+        assert_eq!(can, model.pick(o.group).is_some(), "claimable");
         if !can && !q.is_held_up(self.now) {
             // Not claimable, it is told when it may be: by the queue's own bucket first.
             let own = q.own_token_at(self.now);
@@ -274,7 +274,7 @@ impl World {
         assert_eq!(j.changed(), !got.is_empty());
         let told: Vec<_> =
             got.iter().map(|d| (bytes_of(&d.id), d.claim, d.deliveries, q.payload(d).to_vec())).collect();
-        assert_eq!(told, twin.claim(o, &mut self.draw));
+        assert_eq!(told, model.claim(o, &mut self.draw));
         for d in got {
             if let Some(claim) = d.claim {
                 self.receipts.push(Receipt { id: d.id, claim });
@@ -287,7 +287,7 @@ impl World {
         if let Op::Wait(us) = op {
             self.now = (self.now + us).max(1);
         }
-        self.settle();
+        self.apply_due();
         let now = self.now;
         let names: Vec<String> = (0..8).map(|n| self.id(n)).collect();
         let ids_of = |picks: &[u8]| -> Vec<Vec<u8>> {
@@ -312,57 +312,57 @@ impl World {
             }
             Op::Ack(picks) => {
                 let r = self.receipts_of(picks);
-                assert_eq!(self.queues[at].ack(now, &r, &mut j)[..], self.twins[at].ack(&r));
+                assert_eq!(self.queues[at].ack(now, &r, &mut j)[..], self.models[at].ack(&r));
             }
             Op::Nack { receipts, delay, back, no_count, dead, reason } => {
                 let r = self.receipts_of(receipts);
                 let reason = reason.then_some(b"why".as_slice());
                 let o = NackOptions { delay: *delay, back: *back, no_count: *no_count, dead: *dead, reason };
-                assert_eq!(self.queues[at].nack(now, &r, &o, &mut j)[..], self.twins[at].nack(&r, &o));
+                assert_eq!(self.queues[at].nack(now, &r, &o, &mut j)[..], self.models[at].nack(&r, &o));
             }
             Op::Extend(lease, picks) => {
                 let r = self.receipts_of(picks);
                 assert_eq!(
                     self.queues[at].extend(now, *lease, &r, &mut j)[..],
-                    self.twins[at].extend(*lease, &r)
+                    self.models[at].extend(*lease, &r)
                 );
             }
             Op::Requeue(which, age, count) => {
                 let which = [Which::All, Which::Stale(*age), Which::Consumer(GROUPS[0])][usize::from(*which)];
                 let got = self.queues[at].requeue(now, which, *count, &mut j);
-                assert_eq!(got, self.twins[at].requeue(which, *count));
+                assert_eq!(got, self.models[at].requeue(which, *count));
             }
             Op::Redrive(picks, count, delay) => {
                 let names = picks.as_deref().map(ids_of);
                 let ids: Option<Vec<Id>> = names.as_ref().map(|n| n.iter().map(|i| Id::parse(i)).collect());
                 let got = self.queues[at].redrive(now, ids.as_deref(), *count, *delay, &mut j);
-                assert_eq!(got, self.twins[at].redrive(names.as_deref(), *count, *delay));
+                assert_eq!(got, self.models[at].redrive(names.as_deref(), *count, *delay));
             }
             Op::Delete(picks) => {
                 let names = ids_of(picks);
                 let ids: Vec<Id> = names.iter().map(|i| Id::parse(i)).collect();
-                assert_eq!(self.queues[at].delete(now, &ids, &mut j), self.twins[at].delete(&names));
+                assert_eq!(self.queues[at].delete(now, &ids, &mut j), self.models[at].delete(&names));
             }
             Op::Purge(n, count) => {
                 let scopes = [Scope::Ready, Scope::Delayed, Scope::Dead, Scope::All];
                 if let Some(scope) = scopes.get(usize::from(*n)) {
                     let got = self.queues[at].purge(*scope, *count, &mut j);
-                    assert_eq!(got, self.twins[at].purge(*scope, *count));
+                    assert_eq!(got, self.models[at].purge(*scope, *count));
                 }
             }
             Op::Set(settings) => {
                 self.queues[at].set(now, settings, &mut j);
-                self.twins[at].set(settings);
+                self.models[at].set(settings);
             }
             Op::Pause { push, claim, group, until } => {
                 let until = until.map_or(Pause::Forever, |d| Pause::Until(now + d));
                 self.queues[at].pause(now, *push, *claim, group_of(group), until, &mut j);
                 let kept = if let Pause::Until(t) = until { t } else { i64::MAX };
-                self.twins[at].pause(*push, *claim, group_of(group), kept);
+                self.models[at].pause(*push, *claim, group_of(group), kept);
             }
             Op::Resume(group) => {
                 self.queues[at].resume(group_of(group), &mut j);
-                self.twins[at].resume(group_of(group));
+                self.models[at].resume(group_of(group));
             }
             Op::Move { dead, count } => {
                 let what = if *dead { Movable::Dead } else { Movable::Ready };
@@ -370,7 +370,7 @@ impl World {
                 let [a, b] = &mut self.queues;
                 let (src, dst) = if at == 0 { (a, b) } else { (b, a) };
                 let got = src.move_to(dst, now, what, *count, &mut j, &mut to);
-                let [a, b] = &mut self.twins;
+                let [a, b] = &mut self.models;
                 let (src, dst) = if at == 0 { (a, b) } else { (b, a) };
                 assert_eq!(got, src.move_to(dst, what, *count));
                 carry(&mut self.followers[1 - at], &mut to, &[]);
@@ -380,7 +380,7 @@ impl World {
         }
         carry(&mut self.followers[at], &mut j, &[]);
         if std::mem::take(&mut self.loaded) {
-            let mut fencing = Fencing::new();
+            let mut fencing = FencingCounter::new();
             let rejected = self.queues[at].info(now).rejected;
             let batches = snapshot(&self.queues[at]);
             self.queues[at] = load(&batches, &mut fencing);
@@ -391,9 +391,9 @@ impl World {
     }
 
     fn compare(&mut self, at: usize) {
-        let (q, twin) = (&self.queues[at], &self.twins[at]);
+        let (q, model) = (&self.queues[at], &self.models[at]);
         q.audit();
-        assert_eq!(info_line(&q.info(self.now)), twin.info());
+        assert_eq!(info_line(&q.info(self.now)), model.info());
         for state in [State::Ready, State::Delayed, State::InFlight, State::Dead] {
             for group in [None, Some(GROUPS[0])] {
                 let mut all: Vec<Told> = vec![];
@@ -410,12 +410,12 @@ impl World {
                         break;
                     }
                 }
-                assert_eq!(all, twin.list(state, group), "{state:?} {group:?}");
+                assert_eq!(all, model.list(state, group), "{state:?} {group:?}");
             }
-            assert_eq!(q.len(Some(state)), twin.list(state, None).len() as u64);
+            assert_eq!(q.len(Some(state)), model.list(state, None).len() as u64);
         }
         for id in (0..7).map(|n| self.id(n)) {
-            assert_eq!(q.get(&Id::parse(id.as_bytes())).map(Told::from), twin.get(id.as_bytes()));
+            assert_eq!(q.get(&Id::parse(id.as_bytes())).map(Told::from), model.get(id.as_bytes()));
         }
         self.followers[at].audit();
         assert_eq!(snapshot(&self.followers[at]), snapshot(q), "the follower is equal");
@@ -429,7 +429,7 @@ pub fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_history_is_the_twins(
+    fn every_history_is_the_models(
         ops in prop::collection::vec((prop::bool::weighted(0.25), op()), 1..120),
         most in prop_oneof![1..4usize, Just(WHOLE)],
     ) {

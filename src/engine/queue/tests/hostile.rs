@@ -7,7 +7,7 @@ use super::super::*;
 use super::fold::{blobs, load, snapshot};
 use crate::engine::bucket::Limits;
 use crate::engine::family::Family;
-use crate::engine::fencing::{Fencing, MAX_FENCE};
+use crate::engine::fencing::{FencingCounter, MAX_FENCE};
 use crate::engine::journal::{Batch, Journal};
 use crate::engine::object::{Object, apply_batch};
 use crate::engine::tests::journal;
@@ -53,7 +53,7 @@ pub fn rich() -> (Queue, Vec<Batch>) {
     let mut after = q.clone();
     after.audit();
     let t = NOW + 3;
-    after.settle(t, 100, &mut next);
+    after.apply_due(t, 100, &mut next);
     let got = after.claim(t, &ClaimOptions { count: 3, no_ack: true, ..o }, &mut next);
     assert!(!got.is_empty());
     after.ack(t, &receipts[3..5], &mut next);
@@ -67,7 +67,7 @@ pub fn rich() -> (Queue, Vec<Batch>) {
     other.move_to(&mut after, t, Movable::Ready, 5, &mut Journal::new(Family::Queue, true), &mut next);
     after.extend(t, 50_000, &receipts[5..], &mut next);
     after.delete(t, &[Id::parse(b"a")], &mut next);
-    after.settle(t + 90_000_000, 1_000, &mut next);
+    after.apply_due(t + 90_000_000, 1_000, &mut next);
     after.purge(Scope::All, None, &mut next);
     after.audit();
     (q, next.take())
@@ -76,7 +76,7 @@ pub fn rich() -> (Queue, Vec<Batch>) {
 /// Applies the bytes to a copy; whatever comes of it, the copy is in order and settles.
 fn apply(base: &Queue, head: &[u8], payloads: &[Box<[u8]>]) -> bool {
     let mut q = base.clone();
-    let mut f = Fencing::new();
+    let mut f = FencingCounter::new();
     let done = apply_batch(&mut q, head, &mut payloads.iter().cloned(), &mut f).is_ok();
     assert!(f.last() <= MAX_FENCE);
     if done {
@@ -85,14 +85,14 @@ fn apply(base: &Queue, head: &[u8], payloads: &[Box<[u8]>]) -> bool {
             q.audit();
         }
         let mut j = Journal::new(Family::Queue, false);
-        assert!(q.settle(NOW + 400 * 86_400 * 1_000_000, 100_000, &mut j));
+        assert!(q.apply_due(NOW + 400 * 86_400 * 1_000_000, 100_000, &mut j));
         q.claim(NOW * 2, &ClaimOptions { count: 100, ..ClaimOptions::default() }, &mut j);
         let _ = q.push(NOW, b"x", 0, None, &PushOptions::default(), &mut j);
         let _ = (q.memory(), q.info(NOW), q.list(State::Ready, None, Cursor::Start, 100, usize::MAX));
         if totals {
             q.audit();
             // What was accepted never leads to what is not.
-            load(&snapshot(&q), &mut Fencing::new());
+            load(&snapshot(&q), &mut FencingCounter::new());
         }
     }
     done
@@ -130,7 +130,7 @@ fn damage(base: &Queue, batch: &Batch) -> (usize, usize) {
 fn damaged_snapshots_are_refused_or_sound() {
     let (q, _) = rich();
     let batches = snapshot(&q);
-    let again = load(&batches, &mut Fencing::new());
+    let again = load(&batches, &mut FencingCounter::new());
     again.audit();
     assert_eq!(snapshot(&again), batches);
     let mut base = Queue::blank();
@@ -140,7 +140,7 @@ fn damaged_snapshots_are_refused_or_sound() {
         tried += t;
         accepted += a;
         let mut payloads = blobs(batch, &[]).into_iter();
-        apply_batch(&mut base, &batch.head, &mut payloads, &mut Fencing::new()).unwrap();
+        apply_batch(&mut base, &batch.head, &mut payloads, &mut FencingCounter::new()).unwrap();
     }
     // Many flips only change a number or a letter.
     assert!(tried > 5_000 && accepted > 1_000 && accepted < tried * 3 / 4, "{accepted} of {tried}");
@@ -160,7 +160,7 @@ fn damaged_batches_are_refused_or_sound() {
 fn a_snapshot_is_for_a_blank_queue_and_needs_its_head() {
     let (q, _) = rich();
     let batches = snapshot(&q);
-    let mut f = Fencing::new();
+    let mut f = FencingCounter::new();
     for batch in &batches {
         let mut payloads = blobs(batch, &[]).into_iter();
         assert!(apply_batch(&mut q.clone(), &batch.head, &mut payloads, &mut f).is_err());
@@ -216,7 +216,7 @@ fn what_was_not_missing_or_never_acknowledged_does_not_come() {
         let head = j.take().remove(0).head;
         let mut q = q.clone();
         let payloads = vec![Box::<[u8]>::from(*b"x"); n];
-        let done = apply_batch(&mut q, &head, &mut payloads.into_iter(), &mut Fencing::new()).is_ok();
+        let done = apply_batch(&mut q, &head, &mut payloads.into_iter(), &mut FencingCounter::new()).is_ok();
         assert!(q.check().is_ok(), "{wire:?}");
         q.audit();
         done
@@ -229,7 +229,7 @@ fn what_was_not_missing_or_never_acknowledged_does_not_come() {
     assert!(!accepted(&q, &Wire::Untake(vec![dead(1)]), 1), "a dead one was never handed out");
     assert!(accepted(&q, &Wire::Arrive(vec![dead(1)]), 1), "but it may come from elsewhere");
     // All that the totals speak of has come.
-    let whole = load(&super::fold::snapshot(&q), &mut Fencing::new());
+    let whole = load(&super::fold::snapshot(&q), &mut FencingCounter::new());
     assert!(whole.loading.is_some());
     assert!(!accepted(&whole, &Wire::Load(vec![ready(1)]), 1));
     assert!(!accepted(&whole, &Wire::Load(vec![dead(1)]), 1));

@@ -4,7 +4,7 @@
 use super::super::*;
 use super::fold::{carry, snapshot};
 use super::histories::{GROUPS, IDS, Op, PushSpec, cases, op};
-use super::twin::Told;
+use super::model::Told;
 use crate::engine::family::Family;
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
@@ -55,7 +55,7 @@ impl Lagging {
     /// The queue as it would be if nothing were put off.
     fn settled(&self) -> Queue {
         let mut queue = self.queue.clone();
-        while !queue.settle(self.now, usize::MAX, &mut quiet()) {}
+        while !queue.apply_due(self.now, usize::MAX, &mut quiet()) {}
         queue
     }
 
@@ -125,7 +125,7 @@ impl Lagging {
         }
         let now = self.now;
         let mut j = self.journal();
-        self.queue.settle(now, self.most, &mut j);
+        self.queue.apply_due(now, self.most, &mut j);
         carry(&mut self.follower, &mut j, &[]);
         let mut settled = self.settled();
         let certain = self.certain();
@@ -210,7 +210,7 @@ impl Lagging {
             }
             Op::Wait(_) => {}
             Op::Reload => {
-                self.queue.settle(now, usize::MAX, &mut j);
+                self.queue.apply_due(now, usize::MAX, &mut j);
             }
         }
         carry(&mut self.follower, &mut j, &[]);
@@ -267,7 +267,7 @@ fn a_command_does_a_bounded_part_of_what_is_due() {
     let held = queue.claim(MS, &claim, &mut quiet());
     let receipts: Vec<Receipt> =
         held.iter().map(|d| Receipt { id: d.id.clone(), claim: d.claim.unwrap() }).collect();
-    assert!(!queue.settle(3 * MS, 10, &mut quiet()));
+    assert!(!queue.apply_due(3 * MS, 10, &mut quiet()));
     assert_eq!((queue.len(Some(State::Ready)), queue.len(Some(State::InFlight))), (10, 990));
     assert_eq!(queue.ack(3 * MS, &receipts[500..502], &mut quiet())[..], [Receipted::NotHeld; 2]);
     assert_eq!(queue.len(Some(State::Ready)), 12);
@@ -282,7 +282,7 @@ fn a_command_does_a_bounded_part_of_what_is_due() {
     let mut journal = quiet();
     journal.allow(10);
     assert_eq!(queue.claim(9 * MS, &claim, &mut journal).len(), 0);
-    while !queue.settle(9 * MS, 7, &mut quiet()) {
+    while !queue.apply_due(9 * MS, 7, &mut quiet()) {
         queue.audit();
     }
     assert_eq!((queue.len(None), queue.info(9 * MS).totals.expired), (0, 1_000));
@@ -306,7 +306,7 @@ fn what_a_push_asks_to_be_dropped_goes_in_pieces() {
     // Those that are claimed meanwhile need not be dropped.
     let claim = ClaimOptions { count: 20, ..ClaimOptions::default() };
     assert_eq!(queue.claim(2 * MS, &claim, &mut quiet()).len(), 20);
-    while !queue.settle(2 * MS, 3, &mut quiet()) {
+    while !queue.apply_due(2 * MS, 3, &mut quiet()) {
         queue.audit();
     }
     assert_eq!((queue.len(Some(State::Ready)), queue.len(None)), (10, 30));
@@ -332,7 +332,7 @@ fn the_dead_that_are_to_go_are_not_redriven() {
     assert_eq!(queue.redrive(MS, None, 4, 0, &mut quiet()), 4);
     assert_eq!(queue.purge(Scope::Dead, None, &mut quiet()), 5);
     queue.audit();
-    assert!(queue.settle(MS, 1, &mut quiet()) && queue.len(Some(State::Dead)) == 0);
+    assert!(queue.apply_due(MS, 1, &mut quiet()) && queue.len(Some(State::Dead)) == 0);
 }
 
 /// What was pushed after the clock stepped back lies before what it pushed out, and stays.
@@ -345,7 +345,7 @@ fn after_a_step_back_the_push_is_not_dropped_for_itself() {
     let mut journal = quiet();
     journal.allow(1);
     let id = queue.push(MS, b"y", 0, None, &PushOptions::default(), &mut journal).unwrap().unwrap();
-    while !queue.settle(MS, 3, &mut quiet()) {}
+    while !queue.apply_due(MS, 3, &mut quiet()) {}
     assert_eq!(queue.len(None), 3);
     assert!(queue.get(&id).is_some());
 }

@@ -1,4 +1,4 @@
-//! Tests of the queue: examples, random histories beside a naive twin (which are also folded through their effects), with
+//! Tests of the queue: examples, random histories beside a naive model (which are also folded through their effects), with
 //! what is due put off, damaged bytes.
 
 mod audit;
@@ -8,6 +8,6 @@ mod golden;
 mod histories;
 mod hostile;
 mod lagging;
+mod model;
 mod renumber;
 mod torso;
-mod twin;

@@ -6,7 +6,7 @@ use super::super::*;
 use super::fold::{carry, load, snapshot};
 use super::hostile::rich;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::Journal;
 use crate::engine::object::Object;
 
@@ -48,10 +48,12 @@ fn numbers_near_their_end_begin_anew_and_the_order_stays() {
     one_more(&mut low);
     assert!(high.is_crowded() && !low.is_crowded());
     // As it is, it can be stored and followed.
-    let mut follower = load(&snapshot(&high), &mut Fencing::new());
+    let mut follower = load(&snapshot(&high), &mut FencingCounter::new());
     let mut j = Journal::new(Family::Queue, true);
     assert_eq!(high.next_event(), Some(0));
-    assert!(high.settle(NOW, 100, &mut j) && low.settle(NOW, 100, &mut Journal::new(Family::Queue, false)));
+    assert!(
+        high.apply_due(NOW, 100, &mut j) && low.apply_due(NOW, 100, &mut Journal::new(Family::Queue, false))
+    );
     assert!(!high.is_crowded());
     high.audit();
     assert_eq!(order(&high), order(&low));
@@ -67,14 +69,14 @@ fn numbers_near_their_end_begin_anew_and_the_order_stays() {
     assert!(got[0].len() >= 3, "{got:?}");
     assert_eq!(got[0], got[1]);
     high.audit();
-    load(&snapshot(&high), &mut Fencing::new());
+    load(&snapshot(&high), &mut FencingCounter::new());
 }
 
 #[test]
 fn totals_that_begin_anew_still_add_up() {
     let mut q = rich().0;
     wear(&mut q);
-    q.settle(NOW, 100, &mut Journal::new(Family::Queue, false));
+    q.apply_due(NOW, 100, &mut Journal::new(Family::Queue, false));
     assert!(q.check().is_ok());
     assert_eq!(q.totals, Totals { pushed: q.messages.len() as u64, ..Totals::default() });
 }
@@ -93,5 +95,5 @@ fn without_own_numbers_left_a_push_needs_an_id() {
     assert_eq!(q.push(NOW, b"x", 0, None, &o, &mut j), Err(Refusal::Numbers));
     assert_eq!(q.mpush(NOW, &[b"x"], 0, &o, &mut j), Err(Refusal::Numbers));
     assert!(q.push(NOW, b"x", 0, Some(Id::parse(b"mine")), &o, &mut j).unwrap().is_some());
-    load(&snapshot(&q), &mut Fencing::new()).audit();
+    load(&snapshot(&q), &mut FencingCounter::new()).audit();
 }

@@ -3,7 +3,7 @@
 use super::super::*;
 use super::fold::{blobs, carry, load, snapshot};
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::journal::{Batch, Journal};
 use crate::engine::object::{Object, apply_batch};
 
@@ -37,7 +37,7 @@ fn large() -> Queue {
 fn go_on(queue: &mut Queue, batches: &[Batch]) {
     for batch in batches {
         let mut payloads = blobs(batch, &[]).into_iter();
-        apply_batch(queue, &batch.head, &mut payloads, &mut Fencing::new()).unwrap();
+        apply_batch(queue, &batch.head, &mut payloads, &mut FencingCounter::new()).unwrap();
     }
 }
 
@@ -53,10 +53,10 @@ fn every_prefix_of_a_snapshot_loads_and_the_rest_may_follow() {
     let batches = snapshot(&whole);
     assert!(batches.len() > 4, "{} batches", batches.len());
     for at in 1..batches.len() {
-        let part = load(&batches[..at], &mut Fencing::new());
+        let part = load(&batches[..at], &mut FencingCounter::new());
         assert!(part.is_torso());
         // Stored in the middle and loaded again, and that once more.
-        let again = load(&snapshot(&part), &mut Fencing::new());
+        let again = load(&snapshot(&part), &mut FencingCounter::new());
         assert_eq!(bytes(&again), bytes(&part));
         let mut again = again.duplicate();
         assert_eq!(again.next_event(), None, "time leaves it alone");
@@ -72,24 +72,24 @@ fn every_prefix_of_a_snapshot_loads_and_the_rest_may_follow() {
 fn what_changes_a_part_takes_it_for_the_whole_here_and_on_replicas() {
     let batches = snapshot(&large());
     for at in 1..batches.len() {
-        let mut part = load(&batches[..at], &mut Fencing::new());
-        let mut follower = load(&batches[..at], &mut Fencing::new());
+        let mut part = load(&batches[..at], &mut FencingCounter::new());
+        let mut follower = load(&batches[..at], &mut FencingCounter::new());
         let missing = |q: &Queue| q.totals.held().unwrap() - q.messages.len() as u64;
         let (there, missed) = (part.len(None), missing(&part));
         assert_eq!(part.loading.map(|l| l.missing), Some(missed));
         assert!(missed > 0 && part.is_ahead(LATER), "a command settles it");
         let mut j = Journal::new(Family::Queue, true);
-        assert!(part.settle(LATER, usize::MAX, &mut j));
+        assert!(part.apply_due(LATER, usize::MAX, &mut j));
         assert_eq!((missing(&part), part.totals.deleted, part.is_torso()), (0, missed, false));
         part.push(LATER, b"more", 0, None, &PushOptions::default(), &mut j).unwrap();
         carry(&mut follower, &mut j, &[b"more"]);
         assert_eq!(bytes(&follower), bytes(&part));
         assert_eq!(part.len(None), there + 1);
         part.audit();
-        load(&snapshot(&part), &mut Fencing::new()).audit();
+        load(&snapshot(&part), &mut FencingCounter::new()).audit();
         // Nothing more is taken for a part of it.
         let mut rest = blobs(&batches[at], &[]).into_iter();
-        assert!(apply_batch(&mut part, &batches[at].head, &mut rest, &mut Fencing::new()).is_err());
+        assert!(apply_batch(&mut part, &batches[at].head, &mut rest, &mut FencingCounter::new()).is_err());
     }
 }
 
@@ -102,5 +102,5 @@ fn more_than_the_totals_say_is_refused() {
     let (last, others) = batches.split_last().unwrap();
     go_on(&mut loaded, others);
     let mut payloads = blobs(last, &[]).into_iter();
-    assert!(apply_batch(&mut loaded, &last.head, &mut payloads, &mut Fencing::new()).is_err());
+    assert!(apply_batch(&mut loaded, &last.head, &mut payloads, &mut FencingCounter::new()).is_err());
 }

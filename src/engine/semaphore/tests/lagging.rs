@@ -27,7 +27,7 @@ fn bare(permit: Permit) -> (Permit, bool) {
 /// What there is in the end, without the numbers drawn.
 fn end(o: &Semaphore, now: Micros) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut o = o.clone();
-    while !o.settle(now, usize::MAX, &mut quiet()) {}
+    while !o.apply_due(now, usize::MAX, &mut quiet()) {}
     let told = o.answers(usize::MAX).into_iter().map(|(ticket, answer)| match answer {
         Answer::Permit(permit) => (ticket, Some(bare(permit))),
         _ => (ticket, None),
@@ -51,11 +51,11 @@ impl Lagging {
             self.now += by;
         }
         let now = self.now;
-        if !self.o.settle(now, self.most, &mut j) {
+        if !self.o.apply_due(now, self.most, &mut j) {
             self.o.catch_up(now, &mut j);
         }
         let mut settled = self.o.clone();
-        while !settled.settle(now, usize::MAX, &mut quiet()) {}
+        while !settled.apply_due(now, usize::MAX, &mut quiet()) {}
         let pick = |which: &[usize]| -> Vec<u64> {
             which.iter().map(|i| self.receipts.iter().rev().nth(*i).copied().unwrap_or(7)).collect()
         };
@@ -117,7 +117,7 @@ impl Lagging {
         let due = o.permits.iter().any(|(_, l)| l.until <= self.now);
         assert!(!due || o.next_event().is_some_and(|at| at <= self.now), "what is put off is known");
         for batch in j.take() {
-            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut Fencing::new())
+            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
                 .unwrap();
         }
         assert_eq!(snapshot(&self.follower), snapshot(o), "the follower is equal");
@@ -166,7 +166,7 @@ fn a_command_takes_away_a_bounded_part_of_what_is_over() {
     assert_eq!(o.renew(9, &receipts[900..902], now, &mut allowed(10)), [0, 0]);
     assert_eq!((o.info(now).unwrap().held, o.holders(now).count()), (1_000, 1));
     assert_eq!((o.permits.len(), o.next_event()), (961, Some(now)));
-    while !o.settle(now, 100, &mut quiet()) {}
+    while !o.apply_due(now, 100, &mut quiet()) {}
     assert_eq!((o.permits.len(), o.info(now).unwrap().timed_out), (1, 1_000));
 }
 
@@ -177,7 +177,7 @@ fn a_step_back_revives_nothing() {
     o.set(100, 1000, T0, &mut quiet());
     let old = many(100, 1, &mut o);
     let now = T0 + 1000 * MS;
-    o.settle(now, 10, &mut quiet());
+    o.apply_due(now, 10, &mut quiet());
     let before = now - 500 * MS;
     assert_eq!(o.renew(1000, &old[50..51], before, &mut allowed(1)), [0]);
     let new = many(100, 1, &mut o);
@@ -199,7 +199,7 @@ fn more_than_may_be_there_is_never_there() {
     assert_eq!(o.acquire(ask(MOST / 4), now, &mut j).unwrap().granted, MOST / 4);
     assert_eq!(o.permits.len(), 8);
     for batch in j.take() {
-        apply_batch(&mut follower, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+        apply_batch(&mut follower, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new()).unwrap();
     }
     assert_eq!(snapshot(&follower), snapshot(&o));
 }

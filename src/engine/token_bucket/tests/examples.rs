@@ -36,7 +36,7 @@ fn ten_thousand_bookings_are_served_in_order() {
     for ticket in (2..=10_000).step_by(2) {
         now += 1000;
         assert_eq!(o.next_event(), Some(now));
-        assert!(o.settle(now, 10, &mut j));
+        assert!(o.apply_due(now, 10, &mut j));
         let [(told, answer)] = o.answers(usize::MAX).try_into().unwrap();
         let six = six_of(answer);
         assert_eq!((told, six[0]), (ticket, 1));
@@ -52,11 +52,11 @@ fn a_small_budget_is_kept() {
     for _ in 0..10 {
         o.hold(None, 5, 1000, true, T0, &mut j).unwrap();
     }
-    assert!(!o.settle(T0 + 1_000_000, 4, &mut j));
+    assert!(!o.apply_due(T0 + 1_000_000, 4, &mut j));
     assert_eq!(o.info(T0 + 1_000_000).unwrap().holds, 0);
     assert_eq!(o.next_event(), Some(T0 + 1_000_000));
-    assert!(!o.settle(T0 + 1_000_000, 4, &mut j));
-    assert!(o.settle(T0 + 1_000_000, 4, &mut j));
+    assert!(!o.apply_due(T0 + 1_000_000, 4, &mut j));
+    assert!(o.apply_due(T0 + 1_000_000, 4, &mut j));
     assert_eq!(o.next_event(), None);
 }
 

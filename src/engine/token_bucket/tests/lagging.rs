@@ -18,7 +18,7 @@ fn quiet() -> Journal {
 /// What there is in the end, without the numbers drawn. The level is one as of now, as more may have been put back on the way.
 fn end(o: &TokenBucket, now: Micros) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut o = o.clone();
-    while !o.settle(now, usize::MAX, &mut quiet()) {}
+    while !o.apply_due(now, usize::MAX, &mut quiet()) {}
     let told: Vec<_> = o.answers(usize::MAX).into_iter().map(|(t, a)| (t, six_of(a))).collect();
     let holds: Vec<Hold> = o.holds().into_iter().flat_map(|h| h.iter()).map(|(_, hold)| hold).collect();
     let level = o.bucket().map(|b| b.brought(now));
@@ -39,11 +39,11 @@ impl Lagging {
         }
         let now = self.now;
         let j = &mut j;
-        if !self.o.settle(now, self.most, j) {
+        if !self.o.apply_due(now, self.most, j) {
             self.o.catch_up(now, j);
         }
         let mut settled = self.o.clone();
-        while !settled.settle(now, usize::MAX, &mut quiet()) {}
+        while !settled.apply_due(now, usize::MAX, &mut quiet()) {}
         let (o, s, q) = (&mut self.o, &mut settled, &mut quiet());
         match act.clone() {
             Act::Step(_) | Act::Reload => {}
@@ -94,16 +94,16 @@ impl Lagging {
         let over = self.o.holds().is_some_and(|h| h.first_over(now).is_some());
         assert!(!over || self.o.next_event().is_some_and(|at| at <= now), "what is put off is known");
         for batch in j.take() {
-            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut Fencing::new())
+            apply_batch(&mut self.follower, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
                 .unwrap();
         }
         assert_eq!(snapshot(&self.follower), snapshot(&self.o), "the follower is equal");
         // A restart, or another master, in the middle: it goes on with what is stored.
         if self.o.waiting() == 0 && !snapshot(&self.o).is_empty() {
-            let mut again = load::<TokenBucket>(&snapshot(&self.o), &mut Fencing::new()).unwrap();
-            while !again.settle(now, usize::MAX, &mut quiet()) {}
+            let mut again = load::<TokenBucket>(&snapshot(&self.o), &mut FencingCounter::new()).unwrap();
+            while !again.apply_due(now, usize::MAX, &mut quiet()) {}
             let mut there = self.o.clone();
-            while !there.settle(now, usize::MAX, &mut quiet()) {}
+            while !there.apply_due(now, usize::MAX, &mut quiet()) {}
             let level = |o: &TokenBucket| o.bucket().map(|b| b.brought(now));
             assert_eq!((level(&again), again.lifetime(now)), (level(&there), there.lifetime(now)));
         }
@@ -160,6 +160,6 @@ fn a_command_closes_a_bounded_part_of_what_is_over() {
     assert_eq!(o.holds().unwrap().len(), 990);
     assert_eq!((o.info(now).unwrap().holds, o.next_event()), (0, Some(now)));
     // None of it comes back again.
-    while !o.settle(now, 100, &mut quiet()) {}
+    while !o.apply_due(now, 100, &mut quiet()) {}
     assert_eq!((o.peek(None, 1, now).unwrap()[2], o.info(now).unwrap().remaining), (0, 0));
 }

@@ -1,21 +1,21 @@
-//! The token bucket against a naive twin over random histories; every history is also folded through its carried effects.
+//! The token bucket against a naive model over random histories; every history is also folded through its carried effects.
 
 mod examples;
 mod lagging;
-mod twin;
+mod model;
 
 use super::*;
 use crate::engine::bucket::tests::*;
 use crate::engine::codec::FORMAT;
 use crate::engine::family::Family;
-use crate::engine::fencing::Fencing;
+use crate::engine::fencing::FencingCounter;
 use crate::engine::object::{Lifetime, Object, apply_batch};
 use crate::engine::tests::folding::{any_damage, load, snapshot};
 use crate::engine::tests::journal;
 use crate::engine::time::{MS, ceil_ms};
+use model::{Model, Three};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use twin::{Three, Twin};
 
 const T0: Micros = 1_900_000_000_000_000;
 
@@ -75,7 +75,7 @@ struct Bench {
     now: Micros,
     o: TokenBucket,
     mirror: TokenBucket,
-    twin: Twin,
+    model: Model,
     ids: Vec<u64>,
     tickets: Ticket,
 }
@@ -86,7 +86,7 @@ impl Bench {
             now: T0,
             o: TokenBucket::blank(),
             mirror: TokenBucket::blank(),
-            twin: Twin::default(),
+            model: Model::default(),
             ids: Vec::new(),
             tickets: 0,
         }
@@ -95,22 +95,22 @@ impl Bench {
     fn play(&mut self, act: Act) {
         let mut j = journal(Family::TokenBucket, true);
         let before = snapshot(&self.o);
-        let (o, twin, j) = (&mut self.o, &mut self.twin, &mut j);
+        let (o, model, j) = (&mut self.o, &mut self.model, &mut j);
         if let Act::Step(by) = act {
             self.now = (self.now + by).max(0);
         }
         let now = self.now;
-        twin.due(now);
-        let seen = (o.peek(lim(Some((5, 5, 5000))), 2, now), twin.open(Some((5, 5, 5000)), now));
+        model.due(now);
+        let seen = (o.peek(lim(Some((5, 5, 5000))), 2, now), model.open(Some((5, 5, 5000)), now));
         let naive = seen.1.map(|b| b.at(now)).map(|mut b| {
-            let (granted, retry) = twin.decide(&b, 2, Mode::Whole, now);
+            let (granted, retry) = model.decide(&b, 2, Mode::Whole, now);
             b.level -= whole(granted);
             b.six(granted, retry)
         });
         assert_eq!(seen.0.ok(), naive, "a reader sees due holds as closed");
-        assert_eq!(o.info(now), twin.info(now));
-        assert!(o.settle(now, usize::MAX, j));
-        twin.settle(now);
+        assert_eq!(o.info(now), model.info(now));
+        assert!(o.apply_due(now, usize::MAX, j));
+        model.settle(now);
         let settled = j.changed();
         let mut refused = false;
         match act {
@@ -118,13 +118,13 @@ impl Bench {
             Act::Take(l, c, m) => {
                 let reply = o.take(lim(l), c, m, now, j).ok();
                 refused = reply.is_none_or(|r| r[0] == 0);
-                assert_eq!(reply, twin.take(l, c, m, None, now).flatten());
+                assert_eq!(reply, model.take(l, c, m, None, now).flatten());
             }
             Act::Book(l, c, ms) => {
                 self.tickets += 1;
                 let reply = o.take_or_book(lim(l), c, ms, self.tickets, now, j).ok();
                 refused = reply.is_none_or(|r| r.is_some_and(|r| r[0] == 0));
-                assert_eq!(reply, twin.take(l, c, Mode::Whole, Some((ms, self.tickets)), now));
+                assert_eq!(reply, model.take(l, c, Mode::Whole, Some((ms, self.tickets)), now));
             }
             Act::Peek(l, c) => {
                 // A peek is the take of a copy; the ban is part of it.
@@ -136,91 +136,93 @@ impl Bench {
                         .ok()
                 );
             }
-            Act::Refund(n) => assert_eq!(o.refund(n, now, j), twin.refund(n, now)),
+            Act::Refund(n) => assert_eq!(o.refund(n, now, j), model.refund(n, now)),
             Act::Set(l, w, p) => {
                 o.set(lim(Some(l)).unwrap(), w, p, now, j);
-                twin.set(l, w, p, now);
+                model.set(l, w, p, now);
             }
             Act::Reset => {
                 o.reset(now, j);
-                twin.reset(now);
+                model.reset(now);
             }
-            Act::Drain(l) => assert_eq!(o.drain(lim(l), now, j).ok(), twin.drain(l, now)),
+            Act::Drain(l) => assert_eq!(o.drain(lim(l), now, j).ok(), model.drain(l, now)),
             Act::Ban(ms) => {
                 o.ban_for(ms, now, j);
-                twin.ban(ms, now);
+                model.ban(ms, now);
             }
             Act::Hold(l, c, ttl, refund) => {
                 let reply = o.hold(lim(l), c, ttl, refund, now, j).ok();
-                assert_eq!(reply.map(|r| r.0), twin.take(l, c, Mode::Whole, None, now).flatten());
+                assert_eq!(reply.map(|r| r.0), model.take(l, c, Mode::Whole, None, now).flatten());
                 if let Some((reply, Some(id))) = reply {
                     assert!(reply[0] > 0);
-                    twin.holds.insert(id, (c, now + ttl * MS, refund));
+                    model.holds.insert(id, (c, now + ttl * MS, refund));
                     self.ids.push(id);
                 }
             }
             Act::Settle(back, actual) => {
                 let id = self.ids.iter().rev().nth(back).copied().unwrap_or(0);
-                assert_eq!(o.settle_hold(id, actual, now, j).ok(), twin.settle_hold(id, actual, now));
+                assert_eq!(o.settle_hold(id, actual, now, j).ok(), model.settle_hold(id, actual, now));
             }
             Act::Leave(i) => {
-                if let Some(ticket) = twin.waiters.get(i).map(|w| w.ticket) {
+                if let Some(ticket) = model.waiters.get(i).map(|w| w.ticket) {
                     o.depart(ticket, now, j);
-                    twin.leave(ticket, now);
+                    model.leave(ticket, now);
                 }
             }
             Act::Reload => {
                 if o.waiting() == 0 && !before.is_empty() {
-                    *o = load(&before, &mut Fencing::new()).unwrap();
-                    twin.counts = (0, 0);
+                    *o = load(&before, &mut FencingCounter::new()).unwrap();
+                    model.counts = (0, 0);
                 }
             }
         }
-        twin.settle(now);
+        model.settle(now);
         if refused && !settled && !o.pinned() {
-            let ahead = twin.b.as_ref().is_some_and(|b| b.t == now);
+            let ahead = model.b.as_ref().is_some_and(|b| b.t == now);
             assert!(!j.changed() || ahead, "a refusal changed something");
         }
         let told: Vec<_> = o.answers(usize::MAX).into_iter().map(|(t, a)| (t, six_of(a))).collect();
-        assert_eq!(told, std::mem::take(&mut twin.answers));
-        assert_eq!(o.waiting(), twin.waiters.len());
-        assert_eq!(o.bucket().map(|b| tokens(&b)), twin.b.as_ref().map(|b| b.level.clone()));
-        assert_eq!(o.lifetime(now) == Lifetime::Gone, twin.gone(now));
+        assert_eq!(told, std::mem::take(&mut model.answers));
+        assert_eq!(o.waiting(), model.waiters.len());
+        assert_eq!(o.bucket().map(|b| tokens(&b)), model.b.as_ref().map(|b| b.level.clone()));
+        assert_eq!(o.lifetime(now) == Lifetime::Gone, model.gone(now));
         if let (Lifetime::Until { full, .. }, Some(bucket)) = (o.lifetime(now), o.bucket()) {
             assert!(full >= bucket.full_at(now));
             assert!(full == bucket.full_at(now) || o.extras.is_some());
         }
-        assert_eq!(o.info(now), twin.info(now));
+        assert_eq!(o.info(now), model.info(now));
         for batch in j.take() {
-            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut Fencing::new()).unwrap();
+            apply_batch(&mut self.mirror, &batch.head, &mut std::iter::empty(), &mut FencingCounter::new())
+                .unwrap();
         }
         assert_eq!(snapshot(o), snapshot(&self.mirror));
         assert_eq!(snapshot(o), snapshot(&o.duplicate()));
         assert_eq!(j.changed(), j.changed() || snapshot(o) != before, "a change was not recorded");
-        if twin.gone(now) {
-            (self.o, self.mirror, self.twin) = (TokenBucket::blank(), TokenBucket::blank(), Twin::default());
+        if model.gone(now) {
+            (self.o, self.mirror, self.model) =
+                (TokenBucket::blank(), TokenBucket::blank(), Model::default());
             return;
         }
         if !snapshot(o).is_empty() {
-            let mut fencing = Fencing::new();
+            let mut fencing = FencingCounter::new();
             let again = load::<TokenBucket>(&snapshot(o), &mut fencing).unwrap();
             assert_eq!(snapshot(&again), snapshot(o));
-            assert_eq!(fencing.last(), twin.holds.keys().max().copied().unwrap_or(0));
+            assert_eq!(fencing.last(), model.holds.keys().max().copied().unwrap_or(0));
         }
         // The told next event is the truth: nothing happens just before, something does at it.
         if let Some(at) = o.next_event() {
             assert!(at > now, "something due is left");
-            assert!(!twin.holds.is_empty() || !twin.waiters.is_empty());
+            assert!(!model.holds.is_empty() || !model.waiters.is_empty());
             let quiet = (o.waiting(), o.holds().map_or(0, |h| h.len()));
             let mut copy = Journal::new(Family::TokenBucket, false);
             let stored = o.bucket().is_none_or(|b| b.at() <= now);
             if stored && at < i64::MAX && quiet.0 == 0 {
                 let mut later = o.duplicate();
-                assert!(later.settle(at - 1, usize::MAX, &mut copy) && !copy.changed());
-                assert!(later.settle(at, usize::MAX, &mut copy) && copy.changed());
+                assert!(later.apply_due(at - 1, usize::MAX, &mut copy) && !copy.changed());
+                assert!(later.apply_due(at, usize::MAX, &mut copy) && copy.changed());
             }
         } else {
-            assert!(twin.holds.is_empty() && twin.waiters.is_empty());
+            assert!(model.holds.is_empty() && model.waiters.is_empty());
         }
     }
 }
@@ -229,7 +231,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 250, ..Default::default() })]
 
     #[test]
-    fn says_what_the_naive_twin_says(acts in prop::collection::vec(any_act(), 1..40)) {
+    fn says_what_the_naive_model_says(acts in prop::collection::vec(any_act(), 1..40)) {
         let mut bench = Bench::new();
         for act in acts {
             bench.play(act);
@@ -238,7 +240,7 @@ proptest! {
 
     /// Small limits and few kinds of acts: long lines, that are served and left.
     #[test]
-    fn long_lines_are_served_like_the_twins(
+    fn long_lines_are_served_like_the_models(
         warm in prop_oneof![Just(0i64), Just(5000i64)],
         acts in prop::collection::vec(prop_oneof![
             4 => (1..6i64).prop_map(|c| Act::Book(None, c, 1_000_000)),
@@ -290,7 +292,7 @@ proptest! {
             let now = bench.now;
             let _ = (o.info(now), o.lifetime(now), o.next_event(), o.peek(None, 1, now), snapshot(&o));
             let _ = o.take(lim(Some((5, 5, 5000))), 2, Mode::Force, now, &mut j);
-            o.settle(crate::engine::time::MAX_INSTANT, usize::MAX, &mut j);
+            o.apply_due(crate::engine::time::MAX_INSTANT, usize::MAX, &mut j);
             o.set(lim(Some((crate::engine::bucket::MAX_COUNT, 1, 1))).unwrap(), 77, Policy::Scale, now, &mut j);
             let _ = o.refund(5, now, &mut j);
         }

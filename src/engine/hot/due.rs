@@ -1,6 +1,6 @@
 //! What time and a changed rule do to the subjects: full ones go, all are carried over to the new rule, and those for whom there is no room are forgotten.
 //!
-//! **Put off.** With very many subjects that is done in pieces (see `queue/settle.rs` for the same in queues). A command decides right before the rest
+//! **Put off.** With very many subjects that is done in pieces (see `queue/due.rs` for the same in queues). A command decides right before the rest
 //! is done:
 //!
 //! - A subject that is still kept by an older rule is *judged* as converted: from rule to rule, at the instants at which they were changed. Converting

@@ -1,8 +1,8 @@
 //! What becomes of deliveries: ACK, NACK, EXTEND, REQUEUE, and how a message comes back (which the end of a lease does too).
 
 use super::effect::{Cause, Step};
+use super::effect_batch::EffectBatch;
 use super::message::{Receipt, Stage};
-use super::pen::Pen;
 use super::{Few, Queue};
 use crate::engine::journal::Journal;
 use crate::engine::time::Micros;
@@ -72,19 +72,19 @@ impl Queue {
     pub fn ack(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) -> Few<Receipted> {
         self.begin_command();
         self.bring_up_receipts(receipts, now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
             out.push(match self.held(receipt) {
                 Ok(slot) => {
                     let after = self.what_follows(slot, now, None);
-                    self.commit(&mut pen, slot, &Step::Ack { after });
+                    self.commit(&mut batch, slot, &Step::Ack { after });
                     Receipted::Done
                 }
                 Err(no) => no,
             });
         }
-        pen.flush();
+        batch.flush();
         out
     }
 
@@ -97,7 +97,7 @@ impl Queue {
     ) -> Few<Receipted> {
         self.begin_command();
         self.bring_up_receipts(receipts, now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let reason = options.reason.unwrap_or(b"nack");
         let reason = reason.get(..512).unwrap_or(reason);
         let cause = Cause::Nack { counted: options.dead || !options.no_count };
@@ -106,11 +106,11 @@ impl Queue {
         for receipt in receipts {
             out.push(match self.held(receipt) {
                 Ok(slot) if options.dead => {
-                    self.kill(&mut pen, slot, now, &way);
+                    self.kill(&mut batch, slot, now, &way);
                     Receipted::Dead
                 }
                 Ok(slot) => {
-                    if self.come_back(&mut pen, slot, now, &way) {
+                    if self.come_back(&mut batch, slot, now, &way) {
                         Receipted::Dead
                     } else {
                         Receipted::Done
@@ -119,7 +119,7 @@ impl Queue {
                 Err(no) => no,
             });
         }
-        pen.flush();
+        batch.flush();
         out
     }
 
@@ -133,7 +133,7 @@ impl Queue {
     ) -> Few<Receipted> {
         self.begin_command();
         self.bring_up_receipts(receipts, now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let deadline = now.saturating_add(lease);
         let mut out = Few::with_capacity(receipts.len());
         for receipt in receipts {
@@ -141,14 +141,14 @@ impl Queue {
                 Ok(slot) => {
                     let as_it_is = matches!(self.stage(slot), Some(Stage::InFlight { deadline: d, .. }) if d == deadline);
                     if !as_it_is {
-                        self.commit(&mut pen, slot, &Step::Extend { deadline });
+                        self.commit(&mut batch, slot, &Step::Extend { deadline });
                     }
                     Receipted::Done
                 }
                 Err(no) => no,
             });
         }
-        pen.flush();
+        batch.flush();
         out
     }
 
@@ -170,12 +170,12 @@ impl Queue {
         };
         let slots: Vec<u32> =
             self.claims.iter().map(|(_, slot)| slot).filter(flies).filter(wanted).take(most).collect();
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let way = Return { cause: Cause::Requeue, reason: None, delay: Some(0), back: false };
         for slot in &slots {
-            self.come_back(&mut pen, *slot, now, &way);
+            self.come_back(&mut batch, *slot, now, &way);
         }
-        pen.flush();
+        batch.flush();
         slots.len() as u64
     }
 
@@ -183,28 +183,34 @@ impl Queue {
     pub fn give_back(&mut self, now: Micros, receipts: &[Receipt], journal: &mut Journal) {
         self.begin_command();
         self.bring_up_receipts(receipts, now, journal);
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let way = Return { cause: Cause::Requeue, reason: None, delay: Some(0), back: false };
         for receipt in receipts {
             if let Ok(slot) = self.held(receipt) {
-                self.come_back(&mut pen, slot, now, &way);
+                self.come_back(&mut batch, slot, now, &way);
             }
         }
-        pen.flush();
+        batch.flush();
     }
 
     /// A message in flight comes back at `now`: ready, delayed, expired or dead (then true).
-    pub(super) fn come_back(&mut self, pen: &mut Pen<'_>, slot: u32, now: Micros, way: &Return<'_>) -> bool {
+    pub(super) fn come_back(
+        &mut self,
+        batch: &mut EffectBatch<'_>,
+        slot: u32,
+        now: Micros,
+        way: &Return<'_>,
+    ) -> bool {
         let counted = matches!(way.cause, Cause::Timeout | Cause::Nack { counted: true });
         let n = self.more_of(slot).map_or(0, |x| x.counted()) + u64::from(counted);
         let limit = self.own(slot).max_deliveries.unwrap_or(self.config.max_deliveries);
         if counted && limit > 0 && n >= limit {
-            self.kill(pen, slot, now, way);
+            self.kill(batch, slot, now, way);
             return true;
         }
         if self.expires(slot).is_some_and(|at| at <= now) {
             let after = self.what_follows(slot, now, None);
-            self.commit(pen, slot, &Step::Expire { cause: Some(way.cause), after });
+            self.commit(batch, slot, &Step::Expire { cause: Some(way.cause), after });
             return false;
         }
         let delay = match way.delay {
@@ -215,19 +221,19 @@ impl Queue {
         let due = (delay > 0).then(|| now.saturating_add(delay));
         let place = way.back.then(|| (due.unwrap_or(now), self.next_seq));
         let reason = way.reason.map(Cow::Borrowed);
-        self.commit(pen, slot, &Step::Back { cause: way.cause, reason, due, place });
+        self.commit(batch, slot, &Step::Back { cause: way.cause, reason, due, place });
         false
     }
 
     /// A message in flight dies.
-    fn kill(&mut self, pen: &mut Pen<'_>, slot: u32, now: Micros, way: &Return<'_>) {
+    fn kill(&mut self, batch: &mut EffectBatch<'_>, slot: u32, now: Micros, way: &Return<'_>) {
         let after = self.what_follows(slot, now, None);
         let reason = Cow::Borrowed(way.reason.unwrap_or_default());
         let step = Step::Die { cause: way.cause, reason, at: now, number: self.next_death, after };
-        self.commit(pen, slot, &step);
+        self.commit(batch, slot, &step);
         // It takes the place of the oldest, if there is none left for it.
         if self.too_many_dead() {
-            self.drop_dead(pen, 1);
+            self.drop_dead(batch, 1);
         }
     }
 }

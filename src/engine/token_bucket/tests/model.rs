@@ -1,4 +1,4 @@
-//! The naive twin of the token bucket.
+//! The naive model of the token bucket.
 
 use super::*;
 
@@ -12,7 +12,7 @@ pub(super) struct Waiter {
 
 /// Everything by definition: levels are fractions, every waiter has its own, due holds are looked for one by one.
 #[derive(Default)]
-pub(super) struct Twin {
+pub(super) struct Model {
     pub(super) b: Option<Naive>,
     pub(super) pinned: bool,
     pub(super) ban: Micros,
@@ -24,7 +24,7 @@ pub(super) struct Twin {
 
 pub(super) type Three = (i64, i64, i64);
 
-impl Twin {
+impl Model {
     pub(super) fn forgets(&self, now: Micros) -> bool {
         self.b.as_ref().is_none_or(|b| !self.pinned && self.holds.is_empty() && b.full(now))
     }

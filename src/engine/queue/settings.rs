@@ -29,7 +29,7 @@ impl Queue {
         }
         journal.record(&Wire::Config(Box::new(config.clone()), now, tokens), []);
         self.configure(config, now, tokens);
-        self.settle_most(now, journal.left(), journal);
+        self.apply_most_due(now, journal.left(), journal);
     }
 
     /// Pauses pushes, claims or both, of a group or the whole queue; an instant that is past lifts the pause.

@@ -107,7 +107,7 @@ impl From<View<'_>> for Told {
 }
 
 #[derive(Debug, Clone)]
-pub struct Twin {
+pub struct Model {
     pub now: i64,
     pub cfg: Config,
     pub live: Vec<TwinMessage>,
@@ -123,7 +123,7 @@ pub struct Twin {
     pub rejected: u64,
 }
 
-impl Twin {
+impl Model {
     pub fn new() -> Self {
         Self {
             now: 0,
@@ -782,7 +782,7 @@ impl Twin {
         self.pause(true, true, group, 0);
     }
 
-    pub fn move_to(&mut self, dst: &mut Twin, what: Movable, count: u64) -> u64 {
+    pub fn move_to(&mut self, dst: &mut Model, what: Movable, count: u64) -> u64 {
         let mut n = 0;
         let items: Vec<u64> = match what {
             Movable::Dead => self.dead.iter().map(|m| m.uid).collect(),

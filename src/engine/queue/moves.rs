@@ -2,8 +2,8 @@
 
 use super::Queue;
 use super::effect::Step;
+use super::effect_batch::EffectBatch;
 use super::message::{Id, Place, Stage, State};
-use super::pen::Pen;
 use super::slab::NONE;
 use super::wire::Wire;
 use crate::engine::journal::{Blob, Journal};
@@ -32,14 +32,14 @@ impl Queue {
     ) -> u64 {
         self.begin_command();
         to.begin_command();
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let moved = match what {
-            Movable::Ready => self.move_ready(to, now, count, &mut pen, to_journal),
-            Movable::Dead => self.move_dead(to, count, &mut pen, to_journal),
+            Movable::Ready => self.move_ready(to, now, count, &mut batch, to_journal),
+            Movable::Dead => self.move_dead(to, count, &mut batch, to_journal),
         };
-        pen.flush();
+        batch.flush();
         if moved > 0 {
-            to.settle_most(now, to_journal.left(), to_journal);
+            to.apply_most_due(now, to_journal.left(), to_journal);
         }
         moved
     }
@@ -49,7 +49,7 @@ impl Queue {
         to: &mut Queue,
         now: Micros,
         count: u64,
-        pen: &mut Pen<'_>,
+        batch: &mut EffectBatch<'_>,
         to_journal: &mut Journal,
     ) -> u64 {
         let mut moved = 0;
@@ -66,14 +66,14 @@ impl Queue {
                 let Some(m) = self.messages.get(slot) else { continue };
                 from = Some((m.priority, m.place()));
                 if over && self.is_over(slot, now) {
-                    if pen.journal.left() == 0 {
+                    if batch.journal.left() == 0 {
                         return moved;
                     }
-                    self.expire(slot, now, pen);
+                    self.expire(slot, now, batch);
                     continue;
                 }
                 if to_is_behind {
-                    let mut to_pen = Pen::new(to_journal);
+                    let mut to_pen = EffectBatch::new(to_journal);
                     to.bring_up(m.id.as_ref(), now, &mut to_pen);
                     to_pen.flush();
                 }
@@ -85,7 +85,7 @@ impl Queue {
                 }
                 to.take_in(self, slot, Some(now), to_journal);
                 let after = self.what_follows(slot, now, None);
-                self.commit(pen, slot, &Step::Depart { after });
+                self.commit(batch, slot, &Step::Depart { after });
                 moved += 1;
                 if moved >= count {
                     return moved;
@@ -94,15 +94,21 @@ impl Queue {
         }
     }
 
-    fn move_dead(&mut self, to: &mut Queue, count: u64, pen: &mut Pen<'_>, to_journal: &mut Journal) -> u64 {
+    fn move_dead(
+        &mut self,
+        to: &mut Queue,
+        count: u64,
+        batch: &mut EffectBatch<'_>,
+        to_journal: &mut Journal,
+    ) -> u64 {
         let mut moved = 0;
         while moved < count
             && let Some((_, slot)) = self.next_dead(0)
         {
             to.take_in(self, slot, None, to_journal);
-            self.commit(pen, slot, &Step::Depart { after: super::effect::After::None });
+            self.commit(batch, slot, &Step::Depart { after: super::effect::After::None });
             if to.too_many_dead() {
-                let mut to_pen = Pen::new(to_journal);
+                let mut to_pen = EffectBatch::new(to_journal);
                 to.drop_dead(&mut to_pen, 1);
                 to_pen.flush();
             }

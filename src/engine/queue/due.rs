@@ -16,12 +16,12 @@
 //! events decides may differ (the turns of groups, the places of followers, the order of deaths).
 
 use super::Queue;
-use super::answer::Return;
+use super::ack::Return;
 use super::config::{FOREVER, NO_PAUSE};
 use super::effect::{Cause, Step};
+use super::effect_batch::EffectBatch;
 use super::message::{IdRef, Stage};
 use super::order::Order;
-use super::pen::Pen;
 use super::wire::Wire;
 use crate::engine::journal::Journal;
 use crate::engine::object::AT_ONCE;
@@ -117,7 +117,7 @@ impl Queue {
     }
 
     /// Applies what is due at `now`, at most `most` things; true when nothing is left.
-    pub(super) fn settle_most(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
+    pub(super) fn apply_most_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         if self.is_torso() {
             journal.record(&Wire::CutOff, []);
             self.end_load();
@@ -131,7 +131,7 @@ impl Queue {
             self.step_back(now);
         }
         self.doom();
-        let mut pen = Pen::new(journal);
+        let mut batch = EffectBatch::new(journal);
         let mut done = 0;
         while let Some(next) = self.next(now) {
             if done >= most {
@@ -146,14 +146,14 @@ impl Queue {
                         self.begin_command();
                         self.settled_to = at;
                     }
-                    self.settle_one(at, due, &mut pen);
+                    self.settle_one(at, due, &mut batch);
                     1
                 }
-                Next::Dead => self.drop_dead(&mut pen, 1),
-                Next::Room => self.drop_ready(&mut pen, 1),
+                Next::Dead => self.drop_dead(&mut batch, 1),
+                Next::Room => self.drop_ready(&mut batch, 1),
             };
         }
-        pen.flush();
+        batch.flush();
         journal.spend(done);
         !self.is_behind(now)
     }
@@ -166,31 +166,31 @@ impl Queue {
         }
     }
 
-    fn settle_one(&mut self, at: Micros, due: Due, pen: &mut Pen<'_>) {
+    fn settle_one(&mut self, at: Micros, due: Due, batch: &mut EffectBatch<'_>) {
         match due {
             Due::Lease(slot) => {
                 let way =
                     Return { cause: Cause::Timeout, reason: Some(b"timeout"), delay: None, back: false };
-                self.come_back(pen, slot, at, &way);
+                self.come_back(batch, slot, at, &way);
             }
-            Due::Delay(slot) => self.commit(pen, slot, &Step::Due),
+            Due::Delay(slot) => self.commit(batch, slot, &Step::Due),
             Due::Ttl(slot) => {
                 let after = self.what_follows(slot, at, None);
-                self.commit(pen, slot, &Step::Expire { cause: None, after });
+                self.commit(batch, slot, &Step::Expire { cause: None, after });
             }
             Due::Pause { lane, push } => {
-                pen.flush();
+                batch.flush();
                 let group: Option<Box<[u8]>> = self.group_of(lane).map(Into::into);
                 let (of_push, of_claim) = if push { (Some(NO_PAUSE), None) } else { (None, Some(NO_PAUSE)) };
-                self.set_pauses(group.as_deref(), of_push, of_claim, pen.journal);
+                self.set_pauses(group.as_deref(), of_push, of_claim, batch.journal);
             }
             Due::Window => {
-                pen.flush();
-                self.end_window_at(at, pen.journal);
+                batch.flush();
+                self.end_window_at(at, batch.journal);
             }
             Due::Refill => {
-                pen.flush();
-                pen.journal.record(&Wire::Refill(at), []);
+                batch.flush();
+                batch.journal.record(&Wire::Refill(at), []);
                 self.refill(at);
             }
         }
@@ -223,12 +223,12 @@ impl Queue {
     }
 
     /// A command decides on this id: what is due on the live message with it, and on what follows that, happens at once, out of turn.
-    pub(super) fn bring_up(&mut self, id: IdRef<'_>, now: Micros, pen: &mut Pen<'_>) {
+    pub(super) fn bring_up(&mut self, id: IdRef<'_>, now: Micros, batch: &mut EffectBatch<'_>) {
         while let Some(slot) = self.find_live(id)
             && let Some((at, due)) = self.due_of(slot).filter(|(at, _)| *at <= now)
         {
             let at = self.instant(at, due, now);
-            self.settle_one(at, due, pen);
+            self.settle_one(at, due, batch);
         }
     }
 
@@ -240,9 +240,9 @@ impl Queue {
         journal: &mut Journal,
     ) {
         if self.is_behind(now) {
-            let mut pen = Pen::new(journal);
-            ids.into_iter().for_each(|id| self.bring_up(id, now, &mut pen));
-            pen.flush();
+            let mut batch = EffectBatch::new(journal);
+            ids.into_iter().for_each(|id| self.bring_up(id, now, &mut batch));
+            batch.flush();
         }
     }
 
@@ -257,12 +257,12 @@ impl Queue {
     }
 
     /// A message past its TTL was met: it goes, out of turn.
-    pub(super) fn expire(&mut self, slot: u32, now: Micros, pen: &mut Pen<'_>) {
+    pub(super) fn expire(&mut self, slot: u32, now: Micros, batch: &mut EffectBatch<'_>) {
         if let Some(at) = self.expires(slot) {
             let due = Due::Ttl(slot);
             let at = self.instant(at, due, now);
-            self.settle_one(at, due, pen);
-            pen.journal.spend(1);
+            self.settle_one(at, due, batch);
+            batch.journal.spend(1);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes the steps of a command down as they are made, many to an effect.
 //!
 //! A reader of an effect resolves all its names before it applies any, so no effect may name a message twice, or one that came to its
-//! name within it: the pen begins a new effect where that would happen.
+//! name within it: the batch begins a new effect where that would happen.
 
 use super::Queue;
 use super::effect::{After, Step};
@@ -18,14 +18,14 @@ enum Named {
     Dead(u64),
 }
 
-pub struct Pen<'j> {
+pub struct EffectBatch<'j> {
     pub journal: &'j mut Journal,
     steps: Vec<(Named, Step<'static>)>,
     /// Whom they are about; made with the first.
     slots: Option<Set<u32>>,
 }
 
-impl<'j> Pen<'j> {
+impl<'j> EffectBatch<'j> {
     pub fn new(journal: &'j mut Journal) -> Self {
         Self { journal, steps: Vec::new(), slots: None }
     }
@@ -35,7 +35,7 @@ impl<'j> Pen<'j> {
         self.slots.get_or_insert_default().insert(slot)
     }
 
-    /// Records what was written so far. Whoever made a pen flushes it last.
+    /// Records what was written so far. Whoever made a batch flushes it last.
     pub fn flush(&mut self) {
         if self.steps.is_empty() {
             return;
@@ -52,22 +52,22 @@ impl<'j> Pen<'j> {
 
 impl Queue {
     /// Makes a step and writes it down.
-    pub(super) fn commit(&mut self, pen: &mut Pen<'_>, slot: u32, step: &Step<'_>) {
-        if !pen.journal.carries() {
-            pen.journal.touch();
+    pub(super) fn commit(&mut self, batch: &mut EffectBatch<'_>, slot: u32, step: &Step<'_>) {
+        if !batch.journal.carries() {
+            batch.journal.touch();
             self.step(slot, step);
             return;
         }
-        if pen.steps.len() >= MOST || !pen.mark(slot) {
-            pen.flush();
-            pen.mark(slot);
+        if batch.steps.len() >= MOST || !batch.mark(slot) {
+            batch.flush();
+            batch.mark(slot);
         }
         let name = match (self.stage(slot), self.messages.get(slot)) {
             (Some(Stage::Dead { number, .. }), _) => Named::Dead(number),
             (_, Some(m)) => Named::Live(m.id.clone()),
             (_, None) => return,
         };
-        pen.steps.push((name, step.clone().into_owned()));
+        batch.steps.push((name, step.clone().into_owned()));
         self.step(slot, step);
         let enters = match step {
             Step::Ack { after }
@@ -77,7 +77,7 @@ impl Queue {
             _ => false,
         };
         if enters {
-            pen.flush();
+            batch.flush();
         }
     }
 }
