@@ -1,6 +1,8 @@
-//! What decisions cost without a server: one call of the engine, effect and change included, nobody listening unless it says so.
+//! What decisions cost without a server: one call of the engine, effect and change included, nobody
+//! listening unless it says so.
 //!
-//! `cargo bench --bench engine [-- filter]`. A queue is measured at two depths: what it costs must not depend on them.
+//! `cargo bench --bench engine [-- filter]`. A queue is measured at two depths: what it costs must
+//! not depend on them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -124,7 +126,8 @@ fn ready(depth: usize) -> Queue {
     queue
 }
 
-/// Times `act` over and over on a queue that `before` has prepared and `after` brings back to its depth.
+/// Times `act` over and over on a queue that `before` has prepared and `after` brings back to its
+/// depth.
 fn timed(iters: u64, mut before: impl FnMut(), act: impl FnOnce(), mut after: impl FnMut()) -> Duration {
     (0..iters).for_each(|_| before());
     let start = Instant::now();

@@ -1,11 +1,14 @@
-//! The module in a real server, beside the server's own commands: what a command costs, what a key and a message weigh, how long one waits.
-//! Prints tables and, last, the goals with what was reached. docs/benchmarks.md tells how to read and repeat it.
+//! The module in a real server, beside the server's own commands: what a command costs, what a key
+//! and a message weigh, how long one waits. Prints tables and, last, the goals with what was
+//! reached. docs/benchmarks.md tells how to read and repeat it.
 //!
-//! `cargo bench --bench server -- [--quick] [section …]`; `SLUICE_ENGINES=redis-7.0` restricts the engines.
+//! `cargo bench --bench server -- [--quick] [section …]`; `SLUICE_ENGINES=redis-7.0` restricts the
+//! engines.
 //!
 //! - `contest`: the method: server CPU, interleaved with INCR. `pipe`: the load. `report`: goals.
-//! - Sections: `limiters`, `keys` (a million keys), `queue`, `sizes` (1,000 and a million messages in each state), `crowd` (10,000
-//!   clients blocked), `latency`, `stalls` (how long others wait while very much is concerned), `restart`.
+//! - Sections: `limiters`, `keys` (a million keys), `queue`, `sizes` (1,000 and a million messages
+//!   in each state), `crowd` (10,000 clients blocked), `latency`, `stalls` (how long others wait
+//!   while very much is concerned), `restart`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

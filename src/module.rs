@@ -1,4 +1,5 @@
-//! The module: what the server does when it loads it, in which order it makes itself known, and what stops it.
+//! The module: what the server does when it loads it, in which order it makes itself known, and
+//! what stops it.
 
 use crate::commands;
 use crate::server::command::register::Registrar;

@@ -1,5 +1,6 @@
-//! `SLUICE.APPLY` as a client sends it where that is allowed (`sluice.apply-from-clients`): what is made is made everywhere, what cannot be made is made nowhere, and
-//! whatever it says the server can start again.
+//! `SLUICE.APPLY` as a client sends it where that is allowed (`sluice.apply-from-clients`): what is
+//! made is made everywhere, what cannot be made is made nowhere, and whatever it says the server
+//! can start again.
 
 use crate::common::stage::on_stage_alone_with;
 use crate::common::{
@@ -8,7 +9,8 @@ use crate::common::{
 };
 use redis::Connection;
 
-/// What RQ.PAUSE would carry: no group, pushes until an instant, claims as they are. On a missing key it makes one.
+/// What RQ.PAUSE would carry: no group, pushes until an instant, claims as they are. On a missing
+/// key it makes one.
 const PAUSE: &[u8] = &[1, 6, 4, 0, 1, 253, 0, 128, 37, 114, 20, 128, 13, 0, 0];
 /// No effect at all.
 const NONSENSE: &[u8] = &[1, 6, 99];
@@ -138,8 +140,8 @@ fn in_a_cluster_a_client_names_keys_of_one_slot() {
     });
 }
 
-/// The server finds that the time of a key is over after its first change, and deletes it, before that change was carried: what is carried for it then must not come
-/// after that.
+/// The server finds that the time of a key is over after its first change, and deletes it, before
+/// that change was carried: what is carried for it then must not come after that.
 #[test]
 fn a_key_whose_time_is_over_between_two_changes_leaves_a_file_that_loads() {
     // A level, which only a bucket that is there can have, and a bucket.

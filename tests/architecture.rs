@@ -1,5 +1,6 @@
-//! Holds the rules of the source tree that the compiler does not: which way dependencies point, where `unsafe` may be, that
-//! nothing is unwrapped, that files stay readable, and that what a user can call is documented.
+//! Holds the rules of the source tree that the compiler does not: which way dependencies point,
+//! where `unsafe` may be, that nothing is unwrapped, that files stay readable, and that what a user
+//! can call is documented.
 
 use crate::common::{Server, engines, registered_commands};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,7 +28,8 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The code of the sources below `src/<part>`, by path from the root: no comments, no texts, no tests.
+/// The code of the sources below `src/<part>`, by path from the root: no comments, no texts, no
+/// tests.
 fn code_of(part: &str) -> Vec<(String, String)> {
     let found: Vec<(String, String)> = files(&root().join("src").join(part), "rs")
         .into_iter()
@@ -47,7 +49,8 @@ fn is_test_file(path: &Path) -> bool {
     stem == "tests" || stem.ends_with("_tests") || path.components().any(|c| c.as_os_str() == "tests")
 }
 
-/// The source with comments, strings and character literals blanked, line by line as long as before.
+/// The source with comments, strings and character literals blanked, line by line as long as
+/// before.
 fn plain(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -286,8 +289,8 @@ fn resolve(file: &Path, path: &str) -> Option<PathBuf> {
     Some(at)
 }
 
-/// Every path that the code names: those of `use`, taken apart, and those that begin with `crate` or `super`. What a
-/// module only hands on (`pub use`) it does not use.
+/// Every path that the code names: those of `use`, taken apart, and those that begin with `crate`
+/// or `super`. What a module only hands on (`pub use`) it does not use.
 fn named_paths(code: &str) -> Vec<String> {
     let handed_on = |line: &&str| line.starts_with("pub use ") || line.starts_with("pub(crate) use ");
     let code = &code.lines().filter(|line| !handed_on(line)).collect::<Vec<_>>().join("\n");
@@ -386,7 +389,8 @@ fn circles_are_found() {
     assert_eq!(resolve(Path::new("x/y"), "super::super::g::h"), Some(PathBuf::from("g/h")));
 }
 
-/// Several servers ask for a command's keys in an I/O thread, before AUTH: such a function of ours would run beside the main thread.
+/// Several servers ask for a command's keys in an I/O thread, before AUTH: such a function of ours
+/// would run beside the main thread.
 #[test]
 fn no_server_asks_us_where_keys_are() {
     let functions = ["RedisModule_IsKeysPositionRequest", "RedisModule_KeyAtPos"];
@@ -454,6 +458,22 @@ fn files_can_be_read_in_one_go() {
         .map(|(path, lines)| format!("{path} ({lines} lines)"))
         .collect();
     assert!(long.is_empty(), "more than {MOST_LINES} lines: {}", long.join(", "));
+}
+
+#[test]
+fn comments_are_not_wider_than_a_hundred_columns() {
+    let mut wide = Vec::new();
+    for path in ["src", "benches"].iter().flat_map(|folder| files(&root().join(folder), "rs")) {
+        for (number, line) in std::fs::read_to_string(&path).expect("a source file").lines().enumerate() {
+            let text = line.trim_start().trim_start_matches(['/', '!']);
+            // A row of a table is one line.
+            let comment = line.trim_start().starts_with("//") && !text.starts_with(" |");
+            if comment && line.chars().count() > 100 {
+                wide.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }
 
 #[test]

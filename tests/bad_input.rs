@@ -1,12 +1,14 @@
-//! Whatever a client sends, against real servers: every command with too few and too many words, wrong types, numbers that are none or out of
-//! range, unknown, repeated and unfinished options, any bytes as keys, ids and payloads, forged receipts, and words at random. The
-//! answer is an error that names the argument, nothing is changed, and the server goes on.
+//! Whatever a client sends, against real servers: every command with too few and too many words,
+//! wrong types, numbers that are none or out of range, unknown, repeated and unfinished options,
+//! any bytes as keys, ids and payloads, forged receipts, and words at random. The answer is an
+//! error that names the argument, nothing is changed, and the server goes on.
 
 use crate::common::Reply;
 use crate::common::stage::{Stage, numbers, on_stage_alone, payloads, receipt};
 
-/// What a valid call of a command looks like: its required words, and the options that may follow. A placeholder is a number, by the name
-/// that its error gives it (`+` is a space) and its bounds: `{cost}` counts from 1, `{period:D}` lasts from 1 ms, `{priority:0:255}`.
+/// What a valid call of a command looks like: its required words, and the options that may follow.
+/// A placeholder is a number, by the name that its error gives it (`+` is a space) and its bounds:
+/// `{cost}` counts from 1, `{period:D}` lasts from 1 ms, `{priority:0:255}`.
 struct Form(&'static str, &'static [&'static str]);
 
 const LIMITS: &str = "{capacity} {tokens} {period:D}";

@@ -1,6 +1,6 @@
-//! Clients whose reply is held, against real servers: claims that wait for a message, takes that wait for tokens or for their
-//! turn, and all that can happen to a client or a key meanwhile. The first half follows the checklist of Redis's own tests of
-//! module commands that block on keys.
+//! Clients whose reply is held, against real servers: claims that wait for a message, takes that
+//! wait for tokens or for their turn, and all that can happen to a client or a key meanwhile. The
+//! first half follows the checklist of Redis's own tests of module commands that block on keys.
 
 use crate::common::stage::wall;
 use crate::common::stage::{
@@ -11,7 +11,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What is to happen at an instant happens this much later at most: generous, for a machine with other things to do.
+/// What is to happen at an instant happens this much later at most: generous, for a machine with
+/// other things to do.
 const LATE_MS: i64 = 5_000;
 const LATE: Duration = Duration::from_millis(LATE_MS as u64);
 
@@ -348,7 +349,8 @@ fn swapdb_that_brings_in_another_type_is_wrongtype_only_where_a_queue_was() {
     });
 }
 
-// ---------------------------------------------------------------- claims: what becomes of the client
+// ---------------------------------------------------------------- claims: what becomes of the
+// client
 
 #[test]
 fn client_unblock_ends_a_waiting_claim_as_a_timeout_or_as_an_error() {
@@ -734,7 +736,8 @@ fn ten_thousand_idle_waiters_leave_a_push_working() {
     });
 }
 
-/// Raises the limit of open files as far as it goes, for this process and the servers it starts; answers it.
+/// Raises the limit of open files as far as it goes, for this process and the servers it starts;
+/// answers it.
 fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: plain system calls on a struct on the stack.
@@ -836,7 +839,8 @@ fn a_waiter_of_a_limiter_whose_time_is_over_is_told_a_refusal() {
         assert_eq!(s.shown("TB.PEEK tb 10 1 1000 COST 5"), told);
         assert!(ahead.waits());
 
-        // Also when a pinned bucket took other limits meanwhile, and when limits came with the call.
+        // Also when a pinned bucket took other limits meanwhile, and when limits came with the
+        // call.
         s.run("TB.SET pinned 10 1 1000");
         s.run("TB.TAKE pinned COST 10");
         let mut client = s.waiter("TB.TAKE pinned COST 5 BLOCK 60000");
@@ -852,7 +856,8 @@ fn a_waiter_of_a_limiter_whose_time_is_over_is_told_a_refusal() {
         s.run(&format!("CLIENT UNBLOCK {id}"));
         assert_eq!(client.told().to_string(), s.shown("TB.PEEK banned 10 1 1000"));
 
-        // A leaky bucket had admitted it, so there is room: it may ask again at once, but a refusal never says 0.
+        // A leaky bucket had admitted it, so there is room: it may ask again at once, but a refusal
+        // never says 0.
         s.run("LB.TAKE lb 10 1 1000 COST 2");
         let mut client = s.waiter("LB.TAKE lb 10 1 1000 COST 3 BLOCK");
         let id = client.id;
@@ -1069,7 +1074,8 @@ fn a_waiter_unblocked_while_writes_are_paused_is_refused_and_nothing_is_written(
     on_stage_with(
         |builder| builder.option("appendonly", "yes").option("appendfsync", "no"),
         |s| {
-            // Something is due at each key by the time the waiter is unblocked, and must wait until the pause is over.
+            // Something is due at each key by the time the waiter is unblocked, and must wait until
+            // the pause is over.
             s.run("TB.HOLD tb 2 1 600000 COST 2 TTL 500 ONEXPIRE REFUND");
             s.run("SEM.ACQUIRE sem 2 LEASE 500");
             s.run("SEM.ACQUIRE sem 2 LEASE 60000");

@@ -1,16 +1,21 @@
-//! Replays the public cases, small histories of commands and instants with their right replies, on every engine, in every form.
+//! Replays the public cases, small histories of commands and instants with their right replies, on
+//! every engine, in every form.
 //!
-//! `cases/limiters.json` and `cases/queues.json` are arrays of cases: `name`, `about`, `from`, `steps`. Each case begins with an
-//! empty server and the clock frozen at `T0`. A step has:
+//! `cases/limiters.json` and `cases/queues.json` are arrays of cases: `name`, `about`, `from`,
+//! `steps`. Each case begins with an empty server and the clock frozen at `T0`. A step has:
 //!
 //! - `at`: ms since then; the clock is set there first. `client`: on which connection, by name.
-//! - `do`: a command; `"$name"` is a saved value, `"@1500"` the unix time in ms of instant 1500. `times`: so often.
-//! - `is`: the right reply: a number, string, null or array, or `any`, `save`, `err`, `min`/`max`, `re`, `set`, `len`, `map`.
-//! - `blocks`: the command is not answered yet; a later step with only `is` reads its answer. `silent`: still none.
+//! - `do`: a command; `"$name"` is a saved value, `"@1500"` the unix time in ms of instant 1500.
+//!   `times`: so often.
+//! - `is`: the right reply: a number, string, null or array, or `any`, `save`, `err`, `min`/`max`,
+//!   `re`, `set`, `len`, `map`.
+//! - `blocks`: the command is not answered yet; a later step with only `is` reads its answer.
+//!   `silent`: still none.
 //! - `close`: the client goes away. `sleep`: real ms.
 //!
-//! A case is followed as far as its first command that the module does not have yet, and then counted as skipped. Which
-//! commands have to be there says `common/contract.rs`, so nothing is skipped by accident.
+//! A case is followed as far as its first command that the module does not have yet, and then
+//! counted as skipped. Which commands have to be there says `common/contract.rs`, so nothing is
+//! skipped by accident.
 
 use crate::common::{
     RawConnection, Reply, Server, T0, assert_required, in_every_form, registered_commands, say,
@@ -68,7 +73,8 @@ enum Stop {
     Wrong(String),
 }
 
-/// The keys that one command or one transaction has beside others: in a cluster they have to be in one slot.
+/// The keys that one command or one transaction has beside others: in a cluster they have to be in
+/// one slot.
 fn keys_of_one_slot(steps: &[Json]) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_transaction = false;
@@ -156,7 +162,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let words = step["do"].as_array().map(|words| self.words(words));
-        // With threads that read, what one client sent may come after what another sent later: time tells.
+        // With threads that read, what one client sent may come after what another sent later: time
+        // tells.
         let quiet = Duration::from_millis(if self.server.engine().form.is_cluster() { 100 } else { 50 });
         let connection = match client.as_str() {
             "main" => &mut self.main,
@@ -299,7 +306,8 @@ fn matches(wanted: &Json, got: &Reply, saved: &mut HashMap<String, Reply>) -> Re
     }
 }
 
-/// Whether the whole text fits an expression of characters, `.` and `[a-z]` classes, each maybe followed by `+`.
+/// Whether the whole text fits an expression of characters, `.` and `[a-z]` classes, each maybe
+/// followed by `+`.
 fn fits(expression: &str, text: &str) -> bool {
     let Some(first) = expression.chars().next() else { return text.is_empty() };
     let (class, rest) = match first {

@@ -1,4 +1,5 @@
-//! Three masters of a cluster: commands over several slots, and a slot that moves from one node to another while leases run and clients wait.
+//! Three masters of a cluster: commands over several slots, and a slot that moves from one node to
+//! another while leases run and clients wait.
 
 use crate::common::stage::{Events, Stage, numbers, payloads, receipt};
 use crate::common::{Engine, RawConnection, Reply, Server, free_port, on_every_engine, within};
@@ -150,7 +151,8 @@ fn several_keys_of_a_slot_that_moves_are_all_here_or_try_again() {
         cluster.0[to].run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"));
         cluster.0[from].run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
         let port = cluster.0[to].server.port().to_string();
-        // The first word of what a command is told, here or (asking) on the other node. A native command with the same keys is told the same.
+        // The first word of what a command is told, here or (asking) on the other node. A native
+        // command with the same keys is told the same.
         let told = |s: &mut Stage, asking: bool, line: &str| {
             if asking {
                 s.run("ASKING");
@@ -218,13 +220,15 @@ fn to_look_at_the_other_keys_is_no_hit_and_no_miss() {
     });
 }
 
-/// Servers that work out a command's slot in an I/O thread do so before AUTH: a client without a password must not end the node.
+/// Servers that work out a command's slot in an I/O thread do so before AUTH: a client without a
+/// password must not end the node.
 #[test]
 fn hostile_clients_do_not_end_a_node_with_io_threads() {
     const TIME: Duration = Duration::from_secs(2);
     on_every_engine(|engine| {
         for (password, under_test) in [(false, "RQ.MCLAIM"), (true, "RQ.MCLAIM"), (true, "GATE.MPASS")] {
-            // What is carried to an AOF keeps contexts of modules coming and going on the main thread.
+            // What is carried to an AOF keeps contexts of modules coming and going on the main
+            // thread.
             let mut s = whole(node_with(engine, "3", &[("appendonly", "yes"), ("appendfsync", "no")]));
             if password {
                 s.run("CONFIG SET requirepass secret");

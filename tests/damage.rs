@@ -1,5 +1,5 @@
-//! Bytes that nobody vouches for: damaged `RESTORE` payloads and forged `SLUICE.APPLY` effects. The server lives, another key is never touched, and what is
-//! accepted works as any key does.
+//! Bytes that nobody vouches for: damaged `RESTORE` payloads and forged `SLUICE.APPLY` effects. The
+//! server lives, another key is never touched, and what is accepted works as any key does.
 
 use crate::common::workload::{
     Rng, Words, Workload, assert_no_panic, assert_same, held, keys, shown, torture,
@@ -261,7 +261,8 @@ fn digest_of(c: &mut redis::Connection, key: &str) -> String {
     text(crate::common::array(call!(c, "DEBUG", "DIGEST-VALUE", key)).remove(0))
 }
 
-/// Restores a damaged payload; whether it was accepted. Uses the key and lets time pass over it, then deletes it.
+/// Restores a damaged payload; whether it was accepted. Uses the key and lets time pass over it,
+/// then deletes it.
 #[track_caller]
 fn restore(c: &mut RawConnection, key: &str, payload: &[u8], what: &str) -> bool {
     let name = "damaged";
@@ -404,7 +405,8 @@ fn forged_effects_are_refused_whole_or_leave_a_key_that_works() {
         load.play(&mut master.raw(), 500);
         let commands = aof_commands(&master);
         let is_effect = |c: &Words| c[0].eq_ignore_ascii_case(b"SLUICE.APPLY");
-        // A list of changes of several keys is refused part by part, as an AOF that is piped would be: here it is only played.
+        // A list of changes of several keys is refused part by part, as an AOF that is piped would
+        // be: here it is only played.
         let is_effect = |c: &Words| is_effect(c) && c[3].get(1) != Some(&0);
         let effects: Vec<Words> = commands.iter().filter(|c| is_effect(c)).cloned().collect();
         assert!(effects.len() > 200, "the load had {} effects", effects.len());
@@ -421,7 +423,8 @@ fn forged_effects_are_refused_whole_or_leave_a_key_that_works() {
                     if forge(&mut raw, command, forged, engine) { accepted += 1 } else { refused += 1 }
                 }
             }
-            // The control: after all the forgeries beside it the true history is accepted, and ends with the true state.
+            // The control: after all the forgeries beside it the true history is accepted, and ends
+            // with the true state.
             let name = String::from_utf8_lossy(&command[0]).to_uppercase();
             if !["SELECT", "MULTI", "EXEC"].contains(&name.as_str()) {
                 let reply = &pipeline(&mut raw, std::slice::from_ref(command))[0];
@@ -439,7 +442,8 @@ fn forged_effects_are_refused_whole_or_leave_a_key_that_works() {
     });
 }
 
-/// Sends a forged effect to a copy of its key; whether it was accepted. A refused one has changed nothing.
+/// Sends a forged effect to a copy of its key; whether it was accepted. A refused one has changed
+/// nothing.
 #[track_caller]
 fn forge(c: &mut RawConnection, real: &Words, mut forged: Words, engine: &Engine) -> bool {
     let (key, name) = (&real[1], b"forged".to_vec());

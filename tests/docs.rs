@@ -1,8 +1,8 @@
-//! Holds that the documentation is true: replays every example of README.md and docs/ on every engine, and compares the pages with
-//! what the module registers.
+//! Holds that the documentation is true: replays every example of README.md and docs/ on every
+//! engine, and compares the pages with what the module registers.
 //!
-//! An example is a fenced block marked `redis`. It is one session of `redis-cli`, on an empty server, with the clock frozen at
-//! unix ms 1900000000000 ([`T0`]), so that every reply is exact:
+//! An example is a fenced block marked `redis`. It is one session of `redis-cli`, on an empty
+//! server, with the clock frozen at unix ms 1900000000000 ([`T0`]), so that every reply is exact:
 //!
 //! ```text
 //! > RQ.PUSH jobs "hello" DELAY 2000       a command; words as redis-cli takes them: plain, "a\n" or 'a'
@@ -19,14 +19,15 @@
 //! # any other text is a comment
 //! ```
 //!
-//! A whole number of 16 digits is one the server has drawn (the claim number of a receipt, the id of a hold). It stands for whatever
-//! came when it was first printed, and means the same in later commands and replies. Such numbers have to rise in a block as they
-//! do on the page.
+//! A whole number of 16 digits is one the server has drawn (the claim number of a receipt, the id
+//! of a hold). It stands for whatever came when it was first printed, and means the same in later
+//! commands and replies. Such numbers have to rise in a block as they do on the page.
 //!
-//! The blocks marked `python` in docs/recipes.md are run by docs/recipes.py, each with a scene of its own.
+//! The blocks marked `python` in docs/recipes.md are run by docs/recipes.py, each with a scene of
+//! its own.
 //!
-//! `SLUICE_DOCS=write cargo test --test all docs` writes the replies of the first engine into the pages, for examples that are new:
-//! read what it wrote. Replies with `…` are left as they are.
+//! `SLUICE_DOCS=write cargo test --test all docs` writes the replies of the first engine into the
+//! pages, for examples that are new: read what it wrote. Replies with `…` are left as they are.
 
 mod pages;
 mod session;
@@ -145,7 +146,8 @@ fn is_command(title: &str) -> bool {
     })
 }
 
-/// What a command's section lacks: its syntax with exactly the keywords the server was told, and an example that calls it.
+/// What a command's section lacks: its syntax with exactly the keywords the server was told, and an
+/// example that calls it.
 fn lacks(section: &Section<'_>, docs: Value) -> Vec<String> {
     let mut lacking = Vec::new();
     match section.fenced("text").into_iter().find(|lines| lines[0].starts_with(&section.title)) {

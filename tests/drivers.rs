@@ -1,9 +1,11 @@
-//! Plays random commands and clock moves to the reference models and to the module, on every engine, and fails at the first
-//! difference in a reply, with the shortest history the driver finds. Some histories are interrupted at random: the module's server loads
-//! its data set again, starts again, or is replaced by its replica, and has to go on as the model does (`drivers/events.py`).
+//! Plays random commands and clock moves to the reference models and to the module, on every
+//! engine, and fails at the first difference in a reply, with the shortest history the driver
+//! finds. Some histories are interrupted at random: the module's server loads its data set again,
+//! starts again, or is replaced by its replica, and has to go on as the model does
+//! (`drivers/events.py`).
 //!
-//! Models and drivers are in `oracle/`, run by the scripts in `drivers/`. Seeds are fixed; `SLUICE_SEED` gives others.
-//! `SLUICE_TORTURE=1` plays many more rounds.
+//! Models and drivers are in `oracle/`, run by the scripts in `drivers/`. Seeds are fixed;
+//! `SLUICE_SEED` gives others. `SLUICE_TORTURE=1` plays many more rounds.
 
 use crate::common::{
     Builder, Engine, Form, Server, TempDir, assert_required, free_port, in_every_form, is_torture,
@@ -136,7 +138,8 @@ fn queues_answer_as_their_model_over_reloads_restarts_and_failovers() {
     });
 }
 
-/// What of the servers' means to carry their data set over is there: each alone shows what the other would hide.
+/// What of the servers' means to carry their data set over is there: each alone shows what the
+/// other would hide.
 #[derive(Clone, Copy)]
 struct Setup {
     aof: bool,
@@ -188,7 +191,8 @@ fn oracle() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
 }
 
-/// Runs a test on engines. (A driver, a model and a server wait for each other: together they keep one core busy.)
+/// Runs a test on engines. (A driver, a model and a server wait for each other: together they keep
+/// one core busy.)
 fn with_models(engines: impl FnOnce(Box<dyn Fn(&Engine)>), test: impl Fn(&Engine) + 'static) {
     let python =
         Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

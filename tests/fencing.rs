@@ -1,4 +1,5 @@
-//! Numbers that fence: none is given twice, none is smaller than one before it, whatever is lost, forged, moved or set back.
+//! Numbers that fence: none is given twice, none is smaller than one before it, whatever is lost,
+//! forged, moved or set back.
 
 use crate::common::stage::wall;
 use crate::common::{
@@ -25,7 +26,8 @@ fn draw(c: &mut Connection) -> i64 {
     number
 }
 
-/// A number drawn by a clock that stands so much later; then the clock is right again, as one that was set back.
+/// A number drawn by a clock that stands so much later; then the clock is right again, as one that
+/// was set back.
 #[track_caller]
 fn draw_ahead(c: &mut Connection, ms: i64) -> i64 {
     set_clock(c, wall() + ms);
@@ -251,7 +253,8 @@ fn numbers_rise_over_a_restart_on_a_clock_that_stands_an_hour_earlier() {
 fn a_lost_tail_never_gives_a_number_again() {
     on_every_engine(|engine| {
         let mut server = with(engine, &AOF).start();
-        // Lives within a second of each other; then one that leaves nothing behind, and one from the same file.
+        // Lives within a second of each other; then one that leaves nothing behind, and one from
+        // the same file.
         draw(&mut server.connect());
         for _ in 0..2 {
             server.kill_9();
@@ -292,7 +295,8 @@ fn quick_restarts_from_a_snapshot_never_give_a_number_again() {
             let first = draw(&mut c);
             assert!(first > last, "life {life} on {engine}: {first} after {last}");
             last = (0..200).map(|_| draw(&mut c)).last().unwrap();
-            // What is saved holds a key with a number in one life, none in the next; in others nothing is saved at all.
+            // What is saved holds a key with a number in one life, none in the next; in others
+            // nothing is saved at all.
             match life % 3 {
                 0 => drop(call!(c, "SEM.ACQUIRE", "kept", 9)),
                 1 => drop(call!(c, "DEL", "kept")),

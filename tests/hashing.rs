@@ -1,4 +1,5 @@
-//! Names are hashed by a key that each process draws for itself: two servers that are told the same say and keep the same.
+//! Names are hashed by a key that each process draws for itself: two servers that are told the same
+//! say and keep the same.
 
 use crate::common::Server;
 use crate::common::stage::{Stage, on_stage_alone, wall};

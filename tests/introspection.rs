@@ -1,5 +1,5 @@
-//! What the server tells of the module: its commands with arity, flags, keys, categories and docs; INFO, settings, load options; and what
-//! ACL rules make of it.
+//! What the server tells of the module: its commands with arity, flags, keys, categories and docs;
+//! INFO, settings, load options; and what ACL rules make of it.
 
 use crate::common::stage::{Stage, on_stage_alone};
 use crate::common::{
@@ -574,7 +574,8 @@ fn the_module_can_be_loaded_into_a_running_server_once_and_not_unloaded() {
 
 #[test]
 fn who_may_only_write_a_key_may_use_what_tells_nothing_of_it() {
-    // Commands that write and tell something of the value; all other writers tell what came of their own arguments at most.
+    // Commands that write and tell something of the value; all other writers tell what came of
+    // their own arguments at most.
     const TELLING: &[&str] = &[
         "cl.throttle",
         "tb.take",

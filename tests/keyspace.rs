@@ -1,5 +1,5 @@
-//! A key of ours as a key of the server: TYPE, OBJECT, SCAN, EXPIRE, COPY, DUMP, WATCH, keyspace events, how long it lives, and what happens
-//! when memory is short.
+//! A key of ours as a key of the server: TYPE, OBJECT, SCAN, EXPIRE, COPY, DUMP, WATCH, keyspace
+//! events, how long it lives, and what happens when memory is short.
 
 use crate::common::Reply;
 use crate::common::stage::{Events, Stage, numbers, on_stage_alone, on_stage_alone_with, receipt, wall};
@@ -368,7 +368,8 @@ fn changes_are_told_as_keyspace_events_but_takes_are_not() {
         ] {
             assert_eq!(told(s, line), nothing, "{line}");
         }
-        // A key that a command leaves the same as absent goes, and that is told as of any other key.
+        // A key that a command leaves the same as absent goes, and that is told as of any other
+        // key.
         assert_eq!(told(s, "TB.REFUND tb 1"), ["del tb"]);
         let held = s.shown("SEM.ACQUIRE once 1");
         let held = held.rsplit(", ").next().unwrap().trim_end_matches(']').to_owned();

@@ -1,4 +1,5 @@
-//! What loading the module takes from a server that serves other keys: nothing. And keys of ours count as the server's own do.
+//! What loading the module takes from a server that serves other keys: nothing. And keys of ours
+//! count as the server's own do.
 
 use crate::common::stage::{Events, Stage, on_stage_alone, on_stage_alone_with};
 use crate::common::{Reply, Server, on_every_engine};

@@ -1,6 +1,7 @@
 //! Every integration test, in one binary: it links once, and its tests share the machine's cores.
 //!
-//! One module a subject. `cargo test --test all blocking::` runs one of them, `SLUICE_ENGINES=redis-7.0` on one engine.
+//! One module a subject. `cargo test --test all blocking::` runs one of them,
+//! `SLUICE_ENGINES=redis-7.0` on one engine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

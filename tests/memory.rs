@@ -68,7 +68,8 @@ fn memory_usage_is_within_a_fifth_of_what_a_key_takes() {
         for (what, n, lines) in cases() {
             s.run("FLUSHALL");
             let keys: Vec<String> = (0..n).map(|i| format!("key:{i:05}")).collect();
-            // What a key takes besides its value is seen by strings, of which the server says what it counts itself.
+            // What a key takes besides its value is seen by strings, of which the server says what
+            // it counts itself.
             run_all(s, &keys.iter().map(|k| format!("SET {k} 1 PX 36000000")).collect::<Vec<_>>());
             let of_a_string = s.int("MEMORY USAGE key:00000");
             let before = used(s);

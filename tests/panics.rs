@@ -1,7 +1,9 @@
-//! A panic inside the module: whatever it interrupts, what was decided before it stands, is carried, and is answered for; nothing stays blocked.
+//! A panic inside the module: whatever it interrupts, what was decided before it stands, is
+//! carried, and is answered for; nothing stays blocked.
 //!
-//! There is no input that makes the module panic, so these tests load the debug build: its `SLUICE.PANIC point` has the module panic when it next comes
-//! to a point. What is shipped has no such command.
+//! There is no input that makes the module panic, so these tests load the debug build: its
+//! `SLUICE.PANIC point` has the module panic when it next comes to a point. What is shipped has no
+//! such command.
 
 use crate::common::stage::{Stage, payloads, receipt, words};
 use crate::common::{
@@ -30,7 +32,8 @@ fn server(engine: &Engine, module: &Path) -> Server {
 
 const INTERNAL: &str = "ERR internal error in sluice";
 
-/// Runs a test on a master with an AOF and a replica. At the end all three hold the same, and every panic was one of ours.
+/// Runs a test on a master with an AOF and a replica. At the end all three hold the same, and every
+/// panic was one of ours.
 #[track_caller]
 fn on_panicking_servers(test: impl Fn(&mut Stage) -> i64) {
     let module = module();

@@ -1,7 +1,8 @@
 //! What is stored is what was there: RDB, AOF, DUMP and COPY, and what a killed server still knows.
 //!
-//! Two servers that play the same load by the frozen clock hold the same, byte for byte. So a server that stored and loaded in the middle of a load is
-//! compared with one that did not, also in all it answers afterwards.
+//! Two servers that play the same load by the frozen clock hold the same, byte for byte. So a
+//! server that stored and loaded in the middle of a load is compared with one that did not, also in
+//! all it answers afterwards.
 
 use crate::common::workload::{
     Load, Workload, assert_no_panic, assert_same, held, hold_still, keys, rounds, seen, shown,
@@ -24,7 +25,8 @@ fn with(builder: Builder, options: &[(&str, &str)]) -> Builder {
     options.iter().fold(builder, |b, (name, value)| b.option(name, value))
 }
 
-/// Plays a load on two servers, does `store` to one of them, and holds that it has lost nothing and answers as the other from then on.
+/// Plays a load on two servers, does `store` to one of them, and holds that it has lost nothing and
+/// answers as the other from then on.
 #[track_caller]
 fn stored_in_the_middle_of_a_load(
     engine: &Engine,
@@ -63,7 +65,8 @@ fn stored_once(
     }
     assert_same("before and after", &before, &held(&server));
 
-    // While the clock stands a full limiter goes at an instant of the module's timer instead of the server's: it is told at load.
+    // While the clock stands a full limiter goes at an instant of the module's timer instead of the
+    // server's: it is told at load.
     call!(server.connect(), "DEBUG", "RELOAD");
     let expected = twin_load.play(&mut twin.raw(), STEPS);
     let got = load.play(&mut server.raw(), STEPS);
@@ -107,7 +110,8 @@ fn a_restart_from_the_rdb_keeps_everything() {
 #[test]
 fn a_restart_from_the_aof_keeps_everything() {
     on_every_engine(|engine| {
-        // The wall clock of the new server is behind the load's, and it looks at instants that were due once.
+        // The wall clock of the new server is behind the load's, and it looks at instants that were
+        // due once.
         let load = |s: &Server, more| Workload::frozen(s, 13 + more).without_rates();
         stored_in_the_middle_of_a_load(engine, AOF, load, Server::restart);
     });
@@ -180,8 +184,9 @@ fn restarts_equal(server: &mut Server, load: Load) {
     assert_same("before and after a restart", &before, &held(server));
 }
 
-/// Starts a stopped server again with everything as it was when it stopped. What fell due while it was down has happened
-/// at once after the load, so what is looked at is a replica of the file: the server starts as a replica of nobody, which does nothing by itself.
+/// Starts a stopped server again with everything as it was when it stopped. What fell due while it
+/// was down has happened at once after the load, so what is looked at is a replica of the file: the
+/// server starts as a replica of nobody, which does nothing by itself.
 #[track_caller]
 fn replay_clock(server: &mut Server, now: i64) {
     server.set_option("replicaof", "127.0.0.1 1");
@@ -371,7 +376,8 @@ fn dump_and_restore_and_copy_give_equal_keys() {
             }
             let payload = call!(c, "DUMP", key);
             let Value::BulkString(bytes) = &payload else { panic!("DUMP {key} answered {payload:?}") };
-            // A limiter that goes by itself but has lost its TTL (PERSIST) would get one by RESTORE: it has one first.
+            // A limiter that goes by itself but has lost its TTL (PERSIST) would get one by
+            // RESTORE: it has one first.
             if ["tb:", "lb:", "sem:"].iter().any(|family| key.starts_with(family)) {
                 call!(c, "PEXPIRE", key, 31_622_400_000_i64, "NX");
             }
@@ -528,7 +534,8 @@ fn a_lease_that_ended_while_the_server_was_down_is_over_when_it_is_back() {
         std::thread::sleep(Duration::from_millis(310));
         server.start_again();
         let mut c = server.connect();
-        // No command touches the queue: the timer alone has to see it, and counts it in what is stored.
+        // No command touches the queue: the timer alone has to see it, and counts it in what is
+        // stored.
         eventually("the timer to end the lease", || {
             let fields = info(&mut c, "sluice");
             fields.iter().any(|(name, n)| name.ends_with("rq_timeout") && n == "1")
@@ -537,7 +544,8 @@ fn a_lease_that_ended_while_the_server_was_down_is_over_when_it_is_back() {
     });
 }
 
-/// An unpinned limiter has a TTL of the server's own, and a pinned one has none, wherever they came from.
+/// An unpinned limiter has a TTL of the server's own, and a pinned one has none, wherever they came
+/// from.
 #[test]
 fn pinning_removes_the_ttl_also_of_a_key_that_was_loaded() {
     on_every_engine(|engine| {
@@ -672,7 +680,8 @@ fn traces(server: &Server, c: &mut Connection) -> Traces {
         (key, digest, expires)
     });
     let keys = keys.collect();
-    // Replicas acknowledge to their master, which does not count; a ping to them would (repl-ping-replica-period).
+    // Replicas acknowledge to their master, which does not count; a ping to them would
+    // (repl-ping-replica-period).
     let offset = info(c, "replication")["master_repl_offset"].clone();
     let _ = server;
     Traces {

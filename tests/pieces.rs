@@ -1,11 +1,12 @@
-//! Very much that is due at once: a command does a bounded part of it and decides right all the same, the timer does the rest; and replies that
-//! would be very long.
+//! Very much that is due at once: a command does a bounded part of it and decides right all the
+//! same, the timer does the rest; and replies that would be very long.
 
 use crate::common::{Reply, Server, eventually, on_every_engine, wait_until_equal};
 
 use crate::common::stage::{Stage, on_stage, on_stage_alone, on_stage_alone_with, payloads, receipt, wall};
 
-/// So many messages, all pushed and claimed an hour ago by the real clock, where the test clock stands.
+/// So many messages, all pushed and claimed an hour ago by the real clock, where the test clock
+/// stands.
 fn claimed(s: &mut Stage, n: usize) -> Vec<String> {
     s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
     s.run(&format!("RQ.MPUSH q {n}{}", " m".repeat(n)));
@@ -126,7 +127,8 @@ fn keys_take_turns() {
 
 // ---------------------------------------------------------------- limiters
 
-/// So many permits, taken an hour ago by the real clock, where the test clock stands; all leases end at one instant.
+/// So many permits, taken an hour ago by the real clock, where the test clock stands; all leases
+/// end at one instant.
 fn held(s: &mut Stage, n: usize) -> Vec<String> {
     s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));
     s.run(&format!("SEM.SET s {n} LEASE 1000"));
@@ -435,7 +437,8 @@ fn a_purge_takes_as_many_as_it_is_told() {
         s.run("RQ.MPUSH q 2 e f DELAY 1000");
         s.run("RQ.PUSH q x ID x DEDUP 1000 PRIORITY 9");
         assert_eq!(s.shown("RQ.PURGE q ALL COUNT 3"), "3");
-        // The delayed ones first, then the ready ones as they would be handed out; the window goes with its message.
+        // The delayed ones first, then the ready ones as they would be handed out; the window goes
+        // with its message.
         assert_eq!((s.shown("RQ.LEN q DELAYED"), s.shown("RQ.LEN q READY")), ("0".into(), "4".into()));
         assert_eq!(s.text("RQ.PUSH q x ID x"), "x");
         assert_eq!(

@@ -1,4 +1,5 @@
-//! A replica holds what its master holds, however and whenever it came, and does nothing by itself until it is promoted.
+//! A replica holds what its master holds, however and whenever it came, and does nothing by itself
+//! until it is promoted.
 
 use crate::common::stage::Stage;
 use crate::common::workload::{Load, Workload, assert_no_panic, assert_same, held, hold_still, rounds, seen};
@@ -12,7 +13,8 @@ use std::time::Duration;
 /// A short while of the load.
 const WHILE: Duration = Duration::from_millis(25);
 
-/// Waits until a replica has applied all its master has written. A master that has nothing to say pings, which counts.
+/// Waits until a replica has applied all its master has written. A master that has nothing to say
+/// pings, which counts.
 #[track_caller]
 fn caught_up(master: &Server, replica: &Server) {
     let (mut m, mut r) = (master.connect(), replica.connect());
@@ -62,7 +64,8 @@ fn replicate(replica: &Server, master: &Server) {
 fn a_replica_that_attaches_under_load_ends_equal_every_time() {
     on_every_engine(|engine| {
         for (round, diskless) in ["yes", "no", "yes", "no"].into_iter().enumerate() {
-            // No backlog outlives its replica for long: what is written while nobody listens is not carried.
+            // No backlog outlives its replica for long: what is written while nobody listens is not
+            // carried.
             let master = Server::builder(engine)
                 .option("repl-diskless-sync", diskless)
                 .option("repl-backlog-ttl", "1")
@@ -172,7 +175,8 @@ fn a_replica_that_lost_its_link_for_a_moment_resumes_and_ends_equal() {
     });
 }
 
-/// A master that was restarted from its RDB lets its replica resume: what it wrote meanwhile, with nobody attached, must be in the backlog.
+/// A master that was restarted from its RDB lets its replica resume: what it wrote meanwhile, with
+/// nobody attached, must be in the backlog.
 #[test]
 fn a_replica_resumes_from_a_restarted_master_and_ends_equal() {
     on_every_engine(|engine| {
@@ -209,7 +213,8 @@ fn a_replica_that_loads_beside_its_old_data_ends_equal() {
                 replica.replica_of(&master);
                 std::thread::sleep(WHILE);
                 call!(replica.connect(), "REPLICAOF", "NO", "ONE");
-                // Its own leases run now: they are gone with the next copy, and the timer with them.
+                // Its own leases run now: they are gone with the next copy, and the timer with
+                // them.
                 call!(replica.connect(), "RQ.PUSH", "own", "p");
                 call!(replica.connect(), "RQ.CLAIM", "own", "LEASE", 20);
             }
@@ -224,7 +229,8 @@ fn a_replica_that_loads_beside_its_old_data_ends_equal() {
     });
 }
 
-/// A replica that gets a whole copy anew, into a data set of its own, while it serves what it has: a moment in which it does.
+/// A replica that gets a whole copy anew, into a data set of its own, while it serves what it has:
+/// a moment in which it does.
 fn in_the_middle_of_a_swap(engine: &Engine) -> (Server, Server) {
     let master = Server::builder(engine)
         .option("repl-diskless-sync", "yes")
@@ -249,7 +255,8 @@ fn in_the_middle_of_a_swap(engine: &Engine) -> (Server, Server) {
     replica.replica_of(&master);
     caught_up(&master, &replica);
     call!(replica.connect(), "CONFIG", "SET", "key-load-delay", 5_000);
-    // It loses its link, and what it missed is more than its master keeps for it; the history is the same.
+    // It loses its link, and what it missed is more than its master keeps for it; the history is
+    // the same.
     call!(m, "MULTI");
     call!(m, "CLIENT", "KILL", "TYPE", "replica");
     call!(m, "SET", "pad", "x".repeat(100_000));
@@ -335,7 +342,8 @@ fn a_long_random_history_by_the_frozen_clock_replicates_byte_for_byte() {
 fn a_long_random_history(engine: &Engine, seed: u64) {
     let (master, replica) = (Server::start(engine), Server::start(engine));
     let mut load = Workload::frozen(&master, seed);
-    // So that the replica's answers are of the same instant, its clock has to stand before it may not be written to.
+    // So that the replica's answers are of the same instant, its clock has to stand before it may
+    // not be written to.
     set_clock(&mut replica.connect(), T0);
     replica.replica_of(&master);
     load.play(&mut master.raw(), 4_000);
@@ -355,7 +363,8 @@ fn a_long_random_history(engine: &Engine, seed: u64) {
 fn pair(engine: &Engine) -> (Server, Server) {
     let (master, replica) = (Server::start(engine), Server::start(engine));
     replica.replica_of(&master);
-    // Some masters send what follows the snapshot only a second later: from here on it is sent at once.
+    // Some masters send what follows the snapshot only a second later: from here on it is sent at
+    // once.
     call!(master.connect(), "SET", "synchronized", "yes");
     caught_up(&master, &replica);
     call!(master.connect(), "DEL", "synchronized");
@@ -400,7 +409,8 @@ fn a_replica_answers_readers_and_refuses_writers() {
             if !reader {
                 let arity = usize::try_from(int(entry[1].clone()).abs()).expect("an arity");
                 let mut command = redis::cmd(&name);
-                // A number that is a key count and a key at once: the command is refused before it looks.
+                // A number that is a key count and a key at once: the command is refused before it
+                // looks.
                 for _ in 1..arity.max(4) {
                     command.arg("1");
                 }
@@ -574,7 +584,8 @@ fn leases_that_end_while_writes_are_paused_end_afterwards() {
     });
 }
 
-/// What a command does in other databases than its client's is carried to those, also within a transaction.
+/// What a command does in other databases than its client's is carried to those, also within a
+/// transaction.
 #[test]
 fn what_happens_elsewhere_in_a_transaction_is_carried_to_where_it_happened() {
     on_every_engine(|engine| {
@@ -701,7 +712,8 @@ fn what_the_timer_does_is_replicated_wherever_the_key_has_gone() {
     });
 }
 
-/// What a master has decided is not refused for want of memory, though SLUICE.APPLY is a command that could be: it is meant for slots that are imported.
+/// What a master has decided is not refused for want of memory, though SLUICE.APPLY is a command
+/// that could be: it is meant for slots that are imported.
 #[test]
 fn a_full_replica_applies_and_a_full_server_loads_its_aof() {
     on_every_engine(|engine| {
@@ -737,7 +749,8 @@ fn a_full_replica_applies_and_a_full_server_loads_its_aof() {
 
 // ---------------------------------------------------------------- what a replica tells
 
-/// The keyspace events that a server tells until a mark comes, but for those of new keys, which some engines have.
+/// The keyspace events that a server tells until a mark comes, but for those of new keys, which
+/// some engines have.
 fn heard(events: &mut crate::common::RawConnection, mark: &str) -> Vec<String> {
     let mut heard = Vec::new();
     loop {

@@ -1,7 +1,8 @@
-//! The layered limit of a sale, as one line: a token bucket of 1500 at 1000/s before a leaky bucket of 200 at 500/s.
+//! The layered limit of a sale, as one line: a token bucket of 1500 at 1000/s before a leaky bucket
+//! of 200 at 500/s.
 //!
-//! 3,000 requests a second are offered for ten seconds of the test clock. What leaves must be 500 a second, evenly spaced, and the first layer
-//! must never be charged for what the second refused.
+//! 3,000 requests a second are offered for ten seconds of the test clock. What leaves must be 500 a
+//! second, evenly spaced, and the first layer must never be charged for what the second refused.
 
 use crate::common::{Server, T0, array, call, int, on_every_engine, set_clock};
 
@@ -36,7 +37,8 @@ fn a_sale_lets_out_an_even_flow_and_charges_no_refused_request() {
             let left = leaves.iter().filter(|t| **t / 1_000 == second).count() as i64;
             assert!((499..=501).contains(&left), "{left} left in second {second}");
         }
-        // The bucket gained at least as much as was let out: it is full, so nothing refused was ever charged to it.
+        // The bucket gained at least as much as was let out: it is full, so nothing refused was
+        // ever charged to it.
         let peek = array(call!(c, "GATE.PEEK", "sale"));
         let stages = array(peek[5].clone());
         let burst: Vec<i64> = array(stages[0].clone()).into_iter().skip(1).map(int).collect();

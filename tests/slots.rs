@@ -1,4 +1,5 @@
-//! Slots that move at once (`CLUSTER MIGRATESLOTS`), on servers that can: what is carried, what is left alone meanwhile, and who is told.
+//! Slots that move at once (`CLUSTER MIGRATESLOTS`), on servers that can: what is carried, what is
+//! left alone meanwhile, and who is told.
 
 use crate::common::stage::{Stage, payloads, receipt};
 use crate::common::{Engine, Reply, Server, engines, free_port, say, within};
@@ -14,7 +15,8 @@ fn atomic() -> Option<&'static Engine> {
     found
 }
 
-/// Two masters; all slots are the first one's. Every transfer stops before the hand-over until it is let go.
+/// Two masters; all slots are the first one's. Every transfer stops before the hand-over until it
+/// is let go.
 struct Two {
     nodes: [Stage; 2],
     ids: [String; 2],
@@ -49,7 +51,8 @@ impl Two {
         Self { nodes, ids }
     }
 
-    /// Begins to move the key's slot to the other node, and waits until nothing but the hand-over is left.
+    /// Begins to move the key's slot to the other node, and waits until nothing but the hand-over
+    /// is left.
     fn send(&mut self, key: &str, from: usize) {
         let slot = self.nodes[from].int(&format!("CLUSTER KEYSLOT {key}"));
         self.nodes[from].run("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");

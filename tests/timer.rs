@@ -1,5 +1,6 @@
-//! Time, against real servers: what is due happens at its instant with no traffic at all, by the real clock and by the test clock, and goes
-//! on happening whatever becomes of the key it happens at.
+//! Time, against real servers: what is due happens at its instant with no traffic at all, by the
+//! real clock and by the test clock, and goes on happening whatever becomes of the key it happens
+//! at.
 
 use crate::common::stage::{
     Event, Events, Stage, on_stage, on_stage_alone, on_stage_with, payloads, receipt, wall, words,
@@ -7,10 +8,12 @@ use crate::common::stage::{
 use crate::common::{PATIENCE, Reply, Server, eventually, on_every_engine, within};
 use std::time::{Duration, Instant};
 
-/// What happens at an instant is noticed so much later at most: generous, for a machine with other things to do. How soon it is: `make bench`.
+/// What happens at an instant is noticed so much later at most: generous, for a machine with other
+/// things to do. How soon it is: `make bench`.
 const LATE_MS: i64 = 5_000;
 
-/// Waits for these events (in any order), none of them before `instant` or much after it, and no others.
+/// Waits for these events (in any order), none of them before `instant` or much after it, and no
+/// others.
 #[track_caller]
 fn happen_at(events: &mut Events, instant: i64, expected: &[(i64, &str, &str)]) {
     let mut heard: Vec<Event> = Vec::new();
@@ -92,7 +95,8 @@ fn holds_and_permits_end_with_no_traffic_at_all() {
     on_stage(|s| {
         let mut events = Events::listen(s, "sem.timeout");
         let until = wall() + 60;
-        // A bucket that is full again, and a semaphore that nobody holds, go; DBSIZE does not look into a key.
+        // A bucket that is full again, and a semaphore that nobody holds, go; DBSIZE does not look
+        // into a key.
         s.run("TB.HOLD tb 5 1 600000 COST 5 TTL 60 ONEXPIRE REFUND");
         s.run("SEM.ACQUIRE sem 1 LEASE 60");
         happen_at(&mut events, until, &[(0, "sem.timeout", "sem")]);
@@ -459,7 +463,8 @@ fn a_queue_freed_in_the_background_leaves_nothing_behind() {
 
 // ---------------------------------------------------------------- no more than its share
 
-/// How many answers another client gets until `done`, which asks for one itself. (How long each takes says `make bench`: here the machine may be busy.)
+/// How many answers another client gets until `done`, which asks for one itself. (How long each
+/// takes says `make bench`: here the machine may be busy.)
 #[track_caller]
 fn answers_until(s: &mut Stage, mut done: impl FnMut(&mut Stage) -> bool) -> usize {
     let mut other = s.server.raw();
@@ -472,7 +477,8 @@ fn answers_until(s: &mut Stage, mut done: impl FnMut(&mut Stage) -> bool) -> usi
     answers
 }
 
-/// So many messages that fell due at one instant, an hour ago by the real clock; the test clock still stands before it.
+/// So many messages that fell due at one instant, an hour ago by the real clock; the test clock
+/// still stands before it.
 fn delayed(s: &mut Stage, batches: usize) {
     const BATCH: usize = 10_000;
     s.run(&format!("SLUICE.CLOCK SET {}", wall() - 3_600_000));

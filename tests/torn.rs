@@ -1,8 +1,9 @@
-//! A power cut in the middle of what is being written: whatever one command or one turn of the timer changed is whole or absent after it, and nothing that is acknowledged
-//! afterwards is lost.
+//! A power cut in the middle of what is being written: whatever one command or one turn of the
+//! timer changed is whole or absent after it, and nothing that is acknowledged afterwards is lost.
 //!
-//! The server puts several commands of one call into MULTI … EXEC. Cut off inside, the file ends in a transaction that swallows what follows. So what the module
-//! changes at once is carried by one command, also over keys and databases.
+//! The server puts several commands of one call into MULTI … EXEC. Cut off inside, the file ends in
+//! a transaction that swallows what follows. So what the module changes at once is carried by one
+//! command, also over keys and databases.
 
 use crate::common::stage::{Stage, words};
 use crate::common::{
@@ -216,7 +217,8 @@ fn a_transaction_that_is_cut_is_told_of_and_cured_by_a_rewrite() {
                 assert_eq!(s.int("RQ.LEN q"), held);
                 assert!(!log.contains("Run BGREWRITEAOF now"), "{log}");
             } else {
-                // A server that cut inside the client's transaction now cuts off what was acknowledged as well. It is told of at least.
+                // A server that cut inside the client's transaction now cuts off what was
+                // acknowledged as well. It is told of at least.
                 assert!(s.int("RQ.LEN q") == held || log.contains("Run BGREWRITEAOF now"), "{log}");
             }
         }

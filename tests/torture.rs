@@ -1,8 +1,11 @@
-//! The torture programs of `torture/`, each in a short form: kills, lost tails, failovers, a cluster whose slots move, altered payloads, hostile commands,
-//! clock steps, memory. In the short form each runs on one engine, another for each, so that every engine is met; with `SLUICE_TORTURE=1` all run
-//! on all engines, and for minutes. `SLUICE_SEED` gives another seed; what a program prints says its own.
+//! The torture programs of `torture/`, each in a short form: kills, lost tails, failovers, a
+//! cluster whose slots move, altered payloads, hostile commands, clock steps, memory. In the short
+//! form each runs on one engine, another for each, so that every engine is met; with
+//! `SLUICE_TORTURE=1` all run on all engines, and for minutes. `SLUICE_SEED` gives another seed;
+//! what a program prints says its own.
 //!
-//! Each program is also run with something broken on purpose (`--break`): one that does not notice shows nothing.
+//! Each program is also run with something broken on purpose (`--break`): one that does not notice
+//! shows nothing.
 
 use crate::common::{Engine, TempDir, engines, is_torture, kill_with_parent, module_path, say, within};
 use std::path::Path;
@@ -17,7 +20,8 @@ fn seed() -> u64 {
 
 /// How a program ended, and all that it printed.
 fn run(engine: &Engine, program: &str, arguments: &str) -> (Option<i32>, String) {
-    // Two at a time: they keep a core busy, but for the times in which servers start, find each other or take over.
+    // Two at a time: they keep a core busy, but for the times in which servers start, find each
+    // other or take over.
     static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let turn = &TURNS[NEXT.fetch_add(1, Ordering::Relaxed) % 2];
@@ -50,7 +54,8 @@ fn chosen(which: usize) -> Vec<&'static Engine> {
     if is_torture() { all.iter().collect() } else { vec![&all[which % all.len()]] }
 }
 
-/// Runs a program where nothing may be violated: its short form on one engine, or the long one on all.
+/// Runs a program where nothing may be violated: its short form on one engine, or the long one on
+/// all.
 #[track_caller]
 fn holds(which: usize, program: &str, short: &str, long: &str) {
     let mut failed = Vec::new();

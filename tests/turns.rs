@@ -1,11 +1,13 @@
-//! Whose turn it is, against real servers: a newcomer never overtakes who waits, what was for a client that went away goes back, a clock that steps
-//! back locks nobody out, and long lines are served in pieces.
+//! Whose turn it is, against real servers: a newcomer never overtakes who waits, what was for a
+//! client that went away goes back, a clock that steps back locks nobody out, and long lines are
+//! served in pieces.
 
 use crate::common::stage::{Stage, on_stage, on_stage_alone, payloads};
 use crate::common::{Reply, Server, T0, call, digest, eventually, info, on_every_engine, within};
 use std::time::{Duration, Instant};
 
-/// Makes something claimable at `q` while the server is busy, so that who waits and a newcomer find it at once.
+/// Makes something claimable at `q` while the server is busy, so that who waits and a newcomer find
+/// it at once.
 const COMES: [&[&str]; 3] = [
     &["RQ.PUSH q m DELAY 150"],
     &["RQ.PUSH q m", "RQ.CLAIM q LEASE 150"],
@@ -129,7 +131,8 @@ fn a_restored_limiter_goes_when_it_is_full() {
     });
 }
 
-/// Thousands of groups, each waited for, become servable at once: others are not kept waiting by it.
+/// Thousands of groups, each waited for, become servable at once: others are not kept waiting by
+/// it.
 #[test]
 fn thousands_of_groups_are_served_in_pieces() {
     const GROUPS: usize = 2_000;
@@ -149,8 +152,8 @@ fn thousands_of_groups_are_served_in_pieces() {
     });
 }
 
-/// What earlier commands left to be done is never done in the middle of a command that has keys open: the replica and the AOF would get it in
-/// another order.
+/// What earlier commands left to be done is never done in the middle of a command that has keys
+/// open: the replica and the AOF would get it in another order.
 #[test]
 fn a_move_while_much_is_left_to_be_done_is_carried_in_order() {
     on_every_engine(|engine| {

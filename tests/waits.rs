@@ -1,5 +1,6 @@
-//! Every command that waits, and every way in which a wait can end, beside `BLPOP`: who waits always gets an answer, in time, and the same as a command of the
-//! server's own would; and nothing is lost that was meant for somebody who got none.
+//! Every command that waits, and every way in which a wait can end, beside `BLPOP`: who waits
+//! always gets an answer, in time, and the same as a command of the server's own would; and nothing
+//! is lost that was meant for somebody who got none.
 
 use crate::common::stage::{Client, Stage, on_stage, on_stage_with, words};
 use crate::common::{Engine, Reply, Server, eventually, free_port, on_every_engine, say, within};
@@ -86,7 +87,8 @@ fn served_and_unblocked_in_one_turn_is_one_answer_and_nothing_lost() {
                     "KILL" => assert!(client.is_closed()),
                     "ERROR" => {
                         let told = client.told();
-                        // BLPOP is served at once. Ours is told that it was unblocked, and has got nothing.
+                        // BLPOP is served at once. Ours is told that it was unblocked, and has got
+                        // nothing.
                         assert!(told.to_string().contains("UNBLOCKED "), "{}: {told}", wait.command);
                     }
                     _ => {
@@ -318,7 +320,8 @@ fn rights_taken_away_meanwhile_are_taken_away_from_who_waits() {
             s.run(&format!("ACL SETUSER u -{}", name.to_lowercase()));
             s.run(wait.serve);
             assert_eq!(code(&client.told()), "NOPERM", "{}", wait.command);
-            // A place in a leaky bucket was given at admission; everything else is there for others.
+            // A place in a leaky bucket was given at admission; everything else is there for
+            // others.
             if name != "LB.TAKE" {
                 wait.is_free(s);
             }
@@ -383,7 +386,8 @@ fn who_waits_on_what_is_flushed_is_decided_once() {
     );
 }
 
-/// Replies to hundreds are written turn by turn: nobody is passed over, and one who leaves before gets nothing.
+/// Replies to hundreds are written turn by turn: nobody is passed over, and one who leaves before
+/// gets nothing.
 #[test]
 fn hundreds_who_are_served_at_once_are_all_told_and_who_leaves_before_gives_back() {
     const MANY: i64 = 500;
@@ -521,7 +525,8 @@ fn what_is_put_off_is_done_for_the_right_slot() {
         let mut waiter = s.waiter("TB.TAKE tb 1 1 600000 BLOCK 700000");
         with_others(&mut s, &["DEL tb"]);
         assert!(waiter.told().to_string().starts_with("[1, "));
-        // A client goes away: its booking goes back. An answer reaches nobody: so does what it gave.
+        // A client goes away: its booking goes back. An answer reaches nobody: so does what it
+        // gave.
         s.run("TB.SET book 9 1 600000");
         s.run("TB.TAKE book COST 9");
         let waiter = s.waiter("TB.TAKE book COST 2 BLOCK 6000000");
@@ -674,7 +679,8 @@ fn who_waits_at_a_key_that_is_gone_while_its_slot_goes_is_told_when_its_time_is_
         begin_move(slot, a, b);
         a.run("DEL {w}tb {w}lb {w}sm {w}gt");
         for (wait, client) in &mut waiting {
-            // What is there now is for the other node to say: asked again, the server sends the client there.
+            // What is there now is for the other node to say: asked again, the server sends the
+            // client there.
             let told = client.told().to_string();
             assert!(told.contains("TRYAGAIN"), "{wait}: {told}");
         }

@@ -1,8 +1,9 @@
 //! Who costs how much: rows of load on one server, measured in turn over several rounds.
 //!
-//! The cost is CPU time of the server's main thread (`INFO cpu`), never wall time. Machines are noisy, and noise comes in
-//! stretches: so a block of INCR is measured before and after each block, a row's *ratio* is that of its cost to the mean of those two,
-//! and the median over the rounds is what is told. Two rows are compared by the median of the ratios of one round.
+//! The cost is CPU time of the server's main thread (`INFO cpu`), never wall time. Machines are
+//! noisy, and noise comes in stretches: so a block of INCR is measured before and after each block,
+//! a row's *ratio* is that of its cost to the mean of those two, and the median over the rounds is
+//! what is told. Two rows are compared by the median of the ratios of one round.
 
 use crate::common::{Server, info};
 use crate::pipe::{Load, bytes_of};

@@ -1,4 +1,5 @@
-//! A crowd: 10,000 clients blocked, and what others pay for it; and when each of the crowd is answered.
+//! A crowd: 10,000 clients blocked, and what others pay for it; and when each of the crowd is
+//! answered.
 
 use crate::Bench;
 use crate::common::{Server, info, within};

@@ -1,4 +1,5 @@
-//! A million keys: what a take costs when no two meet on one key, and what a key weighs, beside SET … PX.
+//! A million keys: what a take costs when no two meet on one key, and what a key weighs, beside SET
+//! … PX.
 
 use crate::Bench;
 use crate::common::{Server, info};

@@ -1,5 +1,6 @@
-//! How long one waits: a blocked claim after a push, after a due delay and after the end of a lease; a PING while a million delayed messages
-//! fall due. Wall time, so other programs on the machine show.
+//! How long one waits: a blocked claim after a push, after a due delay and after the end of a
+//! lease; a PING while a million delayed messages fall due. Wall time, so other programs on the
+//! machine show.
 
 use crate::Bench;
 use crate::pipe::{Load, Pipe, bytes_of};
@@ -118,7 +119,8 @@ pub fn run(bench: &mut Bench<'_>) {
     }
 }
 
-/// A million delayed messages fall due within a second, while one client PINGs and, if `busy`, another pushes to that very queue.
+/// A million delayed messages fall due within a second, while one client PINGs and, if `busy`,
+/// another pushes to that very queue.
 fn fall_due(bench: &mut Bench<'_>, busy: bool) {
     let server = bench.start();
     let million = bench.plan.million;

@@ -1,5 +1,6 @@
-//! Load: commands as raw bytes over two loopback connections, each with one batch on its way at a time, so that the server has the next
-//! batch while the client reads the last. Every reply is read to its end and fails the bench if there is an error anywhere in it.
+//! Load: commands as raw bytes over two loopback connections, each with one batch on its way at a
+//! time, so that the server has the next batch while the client reads the last. Every reply is read
+//! to its end and fails the bench if there is an error anywhere in it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -139,7 +140,8 @@ impl Load {
         self.pipes[0].call(words)
     }
 
-    /// Sends batches in turn: `write` appends the commands of one and says how many there are, `read` is shown each reply.
+    /// Sends batches in turn: `write` appends the commands of one and says how many there are,
+    /// `read` is shown each reply.
     pub fn batches(
         &mut self,
         batches: u64,
@@ -196,8 +198,9 @@ impl Load {
         );
     }
 
-    /// Runs `n` units in which later commands need what earlier ones answered: `first` appends `firsts` commands of unit i, and `follow`
-    /// appends commands for a reply of theirs, which go with the next batch, and says how many.
+    /// Runs `n` units in which later commands need what earlier ones answered: `first` appends
+    /// `firsts` commands of unit i, and `follow` appends commands for a reply of theirs, which go
+    /// with the next batch, and says how many.
     pub fn relay(
         &mut self,
         n: u64,

@@ -1,4 +1,5 @@
-//! The queue, a message of 100 bytes at a time, beside lists, the list pattern (LPUSH, LMOVE, LREM) and streams with a group.
+//! The queue, a message of 100 bytes at a time, beside lists, the list pattern (LPUSH, LMOVE, LREM)
+//! and streams with a group.
 
 use crate::Bench;
 use crate::contest::{Figures, Row};
@@ -31,7 +32,8 @@ pub fn fill(load: &mut Load, key: &str, n: u64, more: &[&str]) {
     );
 }
 
-/// The receipts in a reply of RQ.CLAIM or RQ.NEXT: messages are `[id, receipt, deliveries, payload]`.
+/// The receipts in a reply of RQ.CLAIM or RQ.NEXT: messages are `[id, receipt, deliveries,
+/// payload]`.
 pub fn receipts(reply: &[u8]) -> impl Iterator<Item = &[u8]> {
     strings(reply).skip(1).step_by(3)
 }
@@ -65,7 +67,8 @@ pub fn whole(load: &mut Load, key: &str, n: u64, mut push: impl FnMut(u64, &mut 
     load.relay(n, 2, first, follow);
 }
 
-/// Pushes, claims and acks `n` messages, 100 at a time: MPUSH, then NEXT with the receipts of the last 100.
+/// Pushes, claims and acks `n` messages, 100 at a time: MPUSH, then NEXT with the receipts of the
+/// last 100.
 fn hundreds(load: &mut Load, key: &str, n: u64) {
     let mut push = Vec::new();
     head_into(&mut push, 103);

@@ -1,4 +1,5 @@
-//! How long a server with a million messages takes to be there again, from an RDB file and from an AOF.
+//! How long a server with a million messages takes to be there again, from an RDB file and from an
+//! AOF.
 
 use crate::Bench;
 use crate::common::{Server, info, within};

@@ -1,4 +1,5 @@
-//! Depth: what a command costs beside 1,000 and beside a million messages in each state, beside 100,000 groups, and what a message weighs.
+//! Depth: what a command costs beside 1,000 and beside a million messages in each state, beside
+//! 100,000 groups, and what a message weighs.
 
 use crate::Bench;
 use crate::common::Server;

@@ -1,6 +1,7 @@
-//! How long others wait while very much is concerned: the largest gap between two answers to PING on a connection of its own, while a command
-//! about a million messages or subjects runs and until all that it put off is done. `SLUICE_STALLS=n` takes another number than a million. Wall time, least of
-//! three.
+//! How long others wait while very much is concerned: the largest gap between two answers to PING
+//! on a connection of its own, while a command about a million messages or subjects runs and until
+//! all that it put off is done. `SLUICE_STALLS=n` takes another number than a million. Wall time,
+//! least of three.
 
 use crate::Bench;
 use crate::common::Server;
@@ -112,7 +113,8 @@ impl Queue {
     }
 }
 
-/// What is there before, the command, and how long others may wait for it (None: as long as it says).
+/// What is there before, the command, and how long others may wait for it (None: as long as it
+/// says).
 type Row = (&'static str, fn(&mut Queue), &'static str, Option<f64>);
 
 const ROWS: [Row; 17] = [
@@ -193,7 +195,8 @@ fn one(queue: &mut Queue, pinger: &Pinger, before: fn(&mut Queue), command: &str
     std::thread::sleep(Duration::from_millis(50));
     pinger.take();
     let begin = Instant::now();
-    // All that is due by the true clock is due now. Both in one go, so that the timer does not come in between.
+    // All that is due by the true clock is due now. Both in one go, so that the timer does not come
+    // in between.
     let words: Vec<&str> = command.split_whitespace().collect();
     queue
         .pipe

@@ -1,6 +1,8 @@
-//! `CL.THROTTLE`, as redis-cell has it, on the token bucket: same key type as `TB.*`, same decisions, redis-cell's five integers.
+//! `CL.THROTTLE`, as redis-cell has it, on the token bucket: same key type as `TB.*`, same
+//! decisions, redis-cell's five integers.
 //!
-//! Times are whole seconds, rounded up. Registered only when the module is loaded with `cl-throttle yes`.
+//! Times are whole seconds, rounded up. Registered only when the module is loaded with `cl-throttle
+//! yes`.
 
 use crate::engine::bucket::Limits;
 use crate::engine::family::Family;

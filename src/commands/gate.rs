@@ -1,4 +1,5 @@
-//! `GATE.*`: several stages passed all or not at all. What the commands mean: docs/commands/gate.md; how they decide: engine/gate.
+//! `GATE.*`: several stages passed all or not at all. What the commands mean:
+//! docs/commands/gate.md; how they decide: engine/gate.
 
 use super::limits::limits;
 use super::sem::receipts;

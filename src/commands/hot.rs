@@ -1,4 +1,5 @@
-//! `HOT.*`: one resource limited per subject. What the commands mean: docs/commands/hot.md; how they decide: engine/hot.
+//! `HOT.*`: one resource limited per subject. What the commands mean: docs/commands/hot.md; how
+//! they decide: engine/hot.
 
 use super::limits::limits;
 use crate::engine::family::Family;

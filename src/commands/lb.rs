@@ -1,4 +1,5 @@
-//! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide: engine/leaky_bucket.
+//! `LB.*`: the leaky bucket. What the commands mean: docs/commands/lb.md; how they decide:
+//! engine/leaky_bucket.
 
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits};
@@ -124,7 +125,8 @@ fn take_blocking(
     cost: i64,
     max_wait: Option<i64>,
 ) -> Result<(), Error> {
-    // When it may go on, once it has been admitted: then it may be told so also where nothing may be written, as nothing is.
+    // When it may go on, once it has been admitted: then it may be told so also where nothing may
+    // be written, as nothing is.
     let turn = Cell::new(Micros::MAX);
     wait::run(
         call.context(),
@@ -164,7 +166,8 @@ fn take_blocking(
     )
 }
 
-/// What a client is told that gave its place back before its turn came. There may be room, but a refusal never says 0.
+/// What a client is told that gave its place back before its turn came. There may be room, but a
+/// refusal never says 0.
 fn refused([granted, capacity, free, retry, wait, drained]: [i64; 6]) -> [i64; 6] {
     if granted > 0 {
         [0, capacity, free + granted, 1, wait, wait]

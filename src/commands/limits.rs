@@ -16,8 +16,8 @@ pub fn limits(args: &mut Args<'_>) -> Result<Limits, Error> {
     Limits::new(capacity, tokens, period).ok_or(Error::INTERNAL)
 }
 
-/// `[capacity tokens period]`: there if the next argument is none of the command's keywords. What is neither is read as a capacity, so that the error
-/// says what was expected of it.
+/// `[capacity tokens period]`: there if the next argument is none of the command's keywords. What
+/// is neither is read as a capacity, so that the error says what was expected of it.
 pub fn inline_limits(args: &mut Args<'_>, keywords: &[&str]) -> Result<Option<Limits>, Error> {
     match args.peek() {
         Some(word) if !keywords.iter().any(|k| word.eq_ignore_ascii_case(k.as_bytes())) => {

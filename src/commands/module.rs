@@ -1,4 +1,5 @@
-//! `SLUICE.*`: the module itself: its version, the test clock, and the command that carries effects.
+//! `SLUICE.*`: the module itself: its version, the test clock, and the command that carries
+//! effects.
 
 use crate::engine::fencing::MAX_FENCE;
 use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, MAX_INSTANT_MS, MS};
@@ -61,7 +62,8 @@ pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {
     )
 }
 
-/// For tests: has the module panic when it next comes to a point, or when it has passed it so many times.
+/// For tests: has the module panic when it next comes to a point, or when it has passed it so many
+/// times.
 #[cfg(debug_assertions)]
 pub fn register_panic(r: &Registrar<'_>) -> Result<(), String> {
     fn panic(call: &Call<'_>) -> Result<(), Error> {

@@ -1,5 +1,6 @@
-//! `RQ.*`: the reliable queue. What the commands mean: docs/commands/rq.md; how they decide: engine/queue. The table of the commands is in
-//! rq_table.rs, their options in rq_options.rs, the maps they answer in rq_view.rs.
+//! `RQ.*`: the reliable queue. What the commands mean: docs/commands/rq.md; how they decide:
+//! engine/queue. The table of the commands is in rq_table.rs, their options in rq_options.rs, the
+//! maps they answer in rq_view.rs.
 
 use super::rq_options::{self as options, Claim, MAX_BATCH};
 use super::rq_view;
@@ -76,7 +77,8 @@ pub fn mpush(call: &Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the client wait at `keys`, the first of which is the argument at `first`; when its time (0: for ever) is over it is told `wrap` around nothing.
+/// Has the client wait at `keys`, the first of which is the argument at `first`; when its time (0:
+/// for ever) is over it is told `wrap` around nothing.
 fn wait(call: &Call<'_>, first: usize, keys: Vec<Box<[u8]>>, claim: Claim, block: i64, wrap: Wrap) {
     let over = match &wrap {
         Wrap::Acks(acks) => OwnedReply::Array(vec![OwnedReply::ints(acks), OwnedReply::NilArray]),
@@ -305,7 +307,8 @@ pub fn requeue(call: &Call<'_>) -> Result<(), Error> {
         }
     }
     number(call, |queue, now, journal| {
-        // Without an option: those whose lease is over. They have come back already, as on every command.
+        // Without an option: those whose lease is over. They have come back already, as on every
+        // command.
         which.map_or(0, |which| queue.requeue(now, which, most.unwrap_or(u64::MAX), journal))
     })
 }

@@ -1,4 +1,5 @@
-//! The options of `RQ.*`, read into the engine's terms: durations in µs, instants in µs since the epoch.
+//! The options of `RQ.*`, read into the engine's terms: durations in µs, instants in µs since the
+//! epoch.
 
 use crate::engine::bucket::Limits;
 use crate::engine::queue::{Backoff, Few, OnDup, OnFull, PushOptions, Receipt, Settings};

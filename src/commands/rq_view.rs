@@ -48,7 +48,8 @@ impl Fields<'_> {
     }
 }
 
-/// Everything known of a message, with or without its payload, as a map. Instants are unix ms: those behind rounded down, those ahead rounded up.
+/// Everything known of a message, with or without its payload, as a map. Instants are unix ms:
+/// those behind rounded down, those ahead rounded up.
 pub fn message(reply: Reply<'_>, view: &View<'_>, payload: bool) {
     const FIELDS: usize = 17;
     let mut buffer = itoa::Buffer::new();

@@ -1,4 +1,5 @@
-//! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide: engine/semaphore.
+//! `SEM.*`: permits that are leases. What the commands mean: docs/commands/sem.md; how they decide:
+//! engine/semaphore.
 
 use crate::engine::family::Family;
 use crate::engine::semaphore::{Ask, DEFAULT_LEASE_MS, Holder, MAX_OWNER, Semaphore};
@@ -194,7 +195,8 @@ fn acquire_blocking(call: &Call<'_>, ask: Ask<'_>, ms: i64) -> Result<(), Error>
     )
 }
 
-/// What a client is told whose time was cut short. Permits may be free and only writes be paused, but a refusal never says 0.
+/// What a client is told whose time was cut short. Permits may be free and only writes be paused,
+/// but a refusal never says 0.
 fn refused(permit: Permit) -> Permit {
     let Permit { granted, limit, free, retry, .. } = permit;
     let retry = if granted > 0 { 1 } else { retry };

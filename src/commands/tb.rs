@@ -1,4 +1,5 @@
-//! `TB.*`: the token bucket. What the commands mean: docs/commands/tb.md; how they decide: engine/token_bucket.
+//! `TB.*`: the token bucket. What the commands mean: docs/commands/tb.md; how they decide:
+//! engine/token_bucket.
 
 use super::limits::{decided, inline_limits, limits, told};
 use crate::engine::bucket::{Limits, NoLimits, Policy};
@@ -202,7 +203,8 @@ fn take_blocking(call: &Call<'_>, limits: Option<Limits>, cost: i64, ms: i64) ->
     )
 }
 
-/// What a client is told whose time was cut short. Its tokens may be there and only writes be paused, but a refusal never says 0.
+/// What a client is told whose time was cut short. Its tokens may be there and only writes be
+/// paused, but a refusal never says 0.
 fn refused(bucket: &TokenBucket, limits: Option<Limits>, cost: i64) -> Result<[i64; 6], NoLimits> {
     let now = clock::now();
     let six = bucket.peek(limits, cost, now)?;

@@ -1,8 +1,10 @@
-//! The one place that turns effects into bytes and back: serde + bincode (variable-length integers, little endian).
+//! The one place that turns effects into bytes and back: serde + bincode (variable-length integers,
+//! little endian).
 //!
-//! A *carried* effect batch is `[FORMAT, family, effect, effect, …]`. It is what `SLUICE.APPLY` takes, what an AOF holds
-//! and, chunk by chunk, what an RDB file holds. Decoding trusts nothing: the format byte is checked, every read is limited, bytes
-//! left over are an error, and each family checks the sense of what it read.
+//! A *carried* effect batch is `[FORMAT, family, effect, effect, …]`. It is what `SLUICE.APPLY`
+//! takes, what an AOF holds and, chunk by chunk, what an RDB file holds. Decoding trusts nothing:
+//! the format byte is checked, every read is limited, bytes left over are an error, and each family
+//! checks the sense of what it read.
 
 use super::time::{MAX_INSTANT, Micros};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -36,8 +38,9 @@ pub fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> 
 
 /// Appends the encoded value.
 pub fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) {
-    // Writing to a Vec fails only if `value`'s own Serialize fails; ours are derived. A partial write must still never be
-    // carried, so it is taken back: the reader then sees a shorter, well-formed batch.
+    // Writing to a Vec fails only if `value`'s own Serialize fails; ours are derived. A partial
+    // write must still never be carried, so it is taken back: the reader then sees a shorter,
+    // well-formed batch.
     let start = out.len();
     if bincode::serde::encode_into_std_write(value, out, CONFIG).is_err() {
         out.truncate(start);

@@ -1,14 +1,17 @@
 //! The one counter of this server that numbers deliveries, permits and holds: a fencing token.
 //!
-//! Invariant: [`FencingCounter::draw`] never answers a number twice and always a larger one than any it has answered or was
-//! [raised](FencingCounter::raise) to. Tied to the clock (µs) it also rises over a restart that lost its tail, as long as fewer
-//! than a million numbers are drawn a second on average.
+//! Invariant: [`FencingCounter::draw`] never answers a number twice and always a larger one than
+//! any it has answered or was [raised](FencingCounter::raise) to. Tied to the clock (µs) it also
+//! rises over a restart that lost its tail, as long as fewer than a million numbers are drawn a
+//! second on average.
 //!
-//! What is read from bytes is *gathered* in a counter of its own ([`FencingCounter::gather`]) and counts for the server's only when the object
-//! has been checked as a whole: bytes that are refused leave no trace.
+//! What is read from bytes is *gathered* in a counter of its own ([`FencingCounter::gather`]) and
+//! counts for the server's only when the object has been checked as a whole: bytes that are refused
+//! leave no trace.
 //!
-//! How far the counter is ahead of the clock is what a loss of data must not hide. So it is saved together with the clock ([`Mark`]): whoever
-//! reads that later knows that by then it was no further ahead ([`FencingCounter::resume`]).
+//! How far the counter is ahead of the clock is what a loss of data must not hide. So it is saved
+//! together with the clock ([`Mark`]): whoever reads that later knows that by then it was no
+//! further ahead ([`FencingCounter::resume`]).
 
 use super::time::Micros;
 
@@ -19,14 +22,16 @@ pub struct FencingCounter {
     most: u64,
 }
 
-/// The largest number an effect or snapshot may bring: far above any clock, far below where `draw` would run out.
+/// The largest number an effect or snapshot may bring: far above any clock, far below where `draw`
+/// would run out.
 pub const MAX_FENCE: u64 = 1 << 62;
 
-/// How far ahead of the clock a number may be that a client brings. Far more than clocks of servers differ and restarts add up to, far less than
-/// what would use up numbers.
+/// How far ahead of the clock a number may be that a client brings. Far more than clocks of servers
+/// differ and restarts add up to, far less than what would use up numbers.
 pub const MOST_AHEAD: Micros = 24 * 3_600 * 1_000_000;
 
-/// What is added at load and at promotion: by as much may the clock here be behind another server's, less what is lost of a tail.
+/// What is added at load and at promotion: by as much may the clock here be behind another
+/// server's, less what is lost of a tail.
 pub const MARGIN: u64 = 6_000_000;
 
 /// Where the counter stood, and the clock that it was read by.
@@ -89,7 +94,8 @@ impl FencingCounter {
         self.last <= self.most
     }
 
-    /// The largest number that may be gathered from a client. What was drawn here is never refused here.
+    /// The largest number that may be gathered from a client. What was drawn here is never refused
+    /// here.
     pub fn most_of_client(&self, now: Micros) -> u64 {
         self.last.max(unsigned(now.saturating_add(MOST_AHEAD))).min(MAX_FENCE)
     }
@@ -98,9 +104,10 @@ impl FencingCounter {
         Mark { last: self.last, at: now }
     }
 
-    /// Goes on where others may have drawn what is not known here: a process that lost its tail, or a master that is gone. None of them was further
-    /// ahead of the clock than `mark` says, or than what was heard of since. Of two that go on from the same data, the later goes on
-    /// higher, as its clock does. A counter that never gave a number stays as it is.
+    /// Goes on where others may have drawn what is not known here: a process that lost its tail, or
+    /// a master that is gone. None of them was further ahead of the clock than `mark` says, or than
+    /// what was heard of since. Of two that go on from the same data, the later goes on higher, as
+    /// its clock does. A counter that never gave a number stays as it is.
     pub fn resume(&mut self, mark: Option<Mark>, now: Micros) {
         if self.last == 0 && mark.is_none() {
             return;
@@ -156,7 +163,8 @@ mod tests {
 
     #[test]
     fn one_whose_clock_is_behind_goes_on_above() {
-        // A master ahead of the clock by two seconds, whose last words were lost; here it is five seconds earlier.
+        // A master ahead of the clock by two seconds, whose last words were lost; here it is five
+        // seconds earlier.
         let mark = Mark { last: 1_002 * S as u64, at: 1_000 * S };
         for elapsed in [0, 1, 4, 6, 60] {
             let lost = (1_002 + elapsed) as u64 * S as u64;

@@ -1,6 +1,8 @@
-//! What data structures take from the allocator: more than what they hold. Near enough for `MEMORY USAGE`, and cheap.
+//! What data structures take from the allocator: more than what they hold. Near enough for `MEMORY
+//! USAGE`, and cheap.
 
-/// What the allocator gives for so many bytes: it has four sizes between a power of two and the next, and below 128 bytes one every 16.
+/// What the allocator gives for so many bytes: it has four sizes between a power of two and the
+/// next, and below 128 bytes one every 16.
 pub const fn block(bytes: usize) -> usize {
     const FINE: usize = 128;
     if bytes <= FINE {
@@ -10,7 +12,8 @@ pub const fn block(bytes: usize) -> usize {
     bytes.next_multiple_of(step)
 }
 
-/// A B-tree of so many entries of `each` bytes. A node has room for eleven; filled in order, as ours are by time or number, it has six, and one more is in the node above.
+/// A B-tree of so many entries of `each` bytes. A node has room for eleven; filled in order, as
+/// ours are by time or number, it has six, and one more is in the node above.
 pub const fn tree(len: usize, each: usize) -> usize {
     const ROOM: usize = 11;
     const FILLED: usize = 7;
@@ -26,7 +29,8 @@ pub const fn tree(len: usize, each: usize) -> usize {
     leaves * leaf + leaves.div_ceil(FILLED) * inner
 }
 
-/// A hash table with room for `capacity` entries of `each` bytes: an eighth of its buckets is kept free, and each has a byte more.
+/// A hash table with room for `capacity` entries of `each` bytes: an eighth of its buckets is kept
+/// free, and each has a byte more.
 pub const fn table(capacity: usize, each: usize) -> usize {
     if capacity == 0 {
         return 0;

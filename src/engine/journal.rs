@@ -1,8 +1,9 @@
 //! What one command changed, on its way to replicas and the AOF.
 //!
-//! The engine records each effect right before it applies it. When nobody listens (`carry` is false) recording costs a flag.
-//! Effects are gathered in *batches*: one batch becomes one `SLUICE.APPLY key head blob …`. Payloads travel beside the head
-//! as blobs, in the order in which the effects of the head consume them.
+//! The engine records each effect right before it applies it. When nobody listens (`carry` is
+//! false) recording costs a flag. Effects are gathered in *batches*: one batch becomes one
+//! `SLUICE.APPLY key head blob …`. Payloads travel beside the head as blobs, in the order in which
+//! the effects of the head consume them.
 
 use super::codec::{FORMAT, encode};
 use super::family::Family;
@@ -88,7 +89,8 @@ impl Journal {
         }
     }
 
-    /// Whether effects are encoded at all: the caller may skip preparing what only the encoding needs.
+    /// Whether effects are encoded at all: the caller may skip preparing what only the encoding
+    /// needs.
     pub fn carries(&self) -> bool {
         self.carry
     }

@@ -1,12 +1,13 @@
-//! The arithmetic of one leaky bucket, a shaper: exact integers, no clock, no key. `LB` and the stages of `GATE` reckon with it.
+//! The arithmetic of one leaky bucket, a shaper: exact integers, no clock, no key. `LB` and the
+//! stages of `GATE` reckon with it.
 //!
-//! A bucket that holds `capacity` leaks `tokens` every `period`. What is inside counts in units of 1/`period in µs`, so that
-//! `tokens` units leak a µs (see [`super::bucket`]).
+//! A bucket that holds `capacity` leaks `tokens` every `period`. What is inside counts in units of
+//! 1/`period in µs`, so that `tokens` units leak a µs (see [`super::bucket`]).
 //!
 //! Invariants:
 //! - `0 <= inside <= 10¹²` as units inside stay, also above a smaller capacity; below 2⁸⁵ units.
-//! - The clock may step back: more is inside then by the step × rate, up to the larger of the capacity and what was inside; what
-//!   was empty is empty.
+//! - The clock may step back: more is inside then by the step × rate, up to the larger of the
+//!   capacity and what was inside; what was empty is empty.
 
 use super::bucket::{Limits, MAX_COUNT, div_floor};
 use super::codec::Corrupt;
@@ -99,7 +100,8 @@ impl Leaky {
         self.inside += self.limits.units(tokens);
     }
 
-    /// Takes `tokens` out again, as far as they are inside; answers the whole tokens taken out. The bucket must be brought.
+    /// Takes `tokens` out again, as far as they are inside; answers the whole tokens taken out. The
+    /// bucket must be brought.
     pub fn give_up(&mut self, tokens: i64) -> i64 {
         let back = self.limits.units(tokens).min(self.inside);
         self.inside -= back;
@@ -125,7 +127,8 @@ impl Leaky {
         self.limits.ms_for(self.inside)
     }
 
-    /// ms until `tokens` fit and their wait is within `maxwait`: 0 = now, -1 = never. The bucket must be brought.
+    /// ms until `tokens` fit and their wait is within `maxwait`: 0 = now, -1 = never. The bucket
+    /// must be brought.
     pub fn retry(&self, tokens: i64, maxwait_ms: Option<i64>) -> i64 {
         if tokens > self.limits.capacity() {
             return -1;
@@ -135,7 +138,8 @@ impl Leaky {
         i64::try_from(self.limits.ms_wide(over).max(late)).unwrap_or(i64::MAX)
     }
 
-    /// The bucket with other limits from `now` on: the units inside are kept, rounded up to a unit of the new period.
+    /// The bucket with other limits from `now` on: the units inside are kept, rounded up to a unit
+    /// of the new period.
     pub fn changed(&self, now: Micros, limits: Limits) -> Self {
         // Below 2⁸⁵ × 2⁴⁵ would not fit: whole tokens and the rest of one are carried over apart.
         let (old, new) = (i128::from(self.limits.unit()), i128::from(limits.unit()));

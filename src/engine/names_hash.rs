@@ -1,11 +1,14 @@
-//! How hash tables hash: by SipHash-1-3, the standard library's, under a key that is drawn from the system once, when the first is needed.
+//! How hash tables hash: by SipHash-1-3, the standard library's, under a key that is drawn from the
+//! system once, when the first is needed.
 //!
-//! Names come from outside: subjects, ids, groups, consumers, keys. Without the key nobody can choose names that fall into one bucket and so make
-//! each look-up as slow as the table is long. A faster hash with a weaker promise was weighed: what this one costs is little beside what a
+//! Names come from outside: subjects, ids, groups, consumers, keys. Without the key nobody can
+//! choose names that fall into one bucket and so make each look-up as slow as the table is long. A
+//! faster hash with a weaker promise was weighed: what this one costs is little beside what a
 //! command costs (docs/benchmarks.md), and it needs no crate.
 //!
-//! All tables use it: the map of `hashbrown` has no hash of its own here (Cargo.toml). The hashes differ from process to process, so nothing
-//! that is stored, carried, answered or digested may depend on them, or on the order of a table.
+//! All tables use it: the map of `hashbrown` has no hash of its own here (Cargo.toml). The hashes
+//! differ from process to process, so nothing that is stored, carried, answered or digested may
+//! depend on them, or on the order of a table.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::sync::LazyLock;

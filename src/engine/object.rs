@@ -16,19 +16,20 @@ pub const AT_ONCE: Micros = 0;
 pub enum Lifetime {
     /// Until somebody deletes it.
     Forever,
-    /// The object says the same as no object from instant `full` on; it must live until then and may live `slack` longer.
+    /// The object says the same as no object from instant `full` on; it must live until then and
+    /// may live `slack` longer.
     Until { full: Micros, slack: Micros },
     /// It already says the same as no object: the key goes at once.
     Gone,
 }
 
-/// The state in a key. It is changed by [`Object::apply`] and by nothing else; what is not state (who waits, counts since the
-/// module was loaded) stays out of effects, snapshots and digests.
+/// The state in a key. It is changed by [`Object::apply`] and by nothing else; what is not state
+/// (who waits, counts since the module was loaded) stays out of effects, snapshots and digests.
 pub trait Object: Sized + Send + 'static {
     const FAMILY: Family;
 
-    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that each emits, if any; first what makes room for what
-    /// follows. At most 8.
+    /// What is counted of the family's objects (see [`Object::counts`]): the keyspace event that
+    /// each emits, if any; first what makes room for what follows. At most 8.
     const EVENTS: &'static [Option<&'static CStr>] = &[];
 
     /// One absolute change, decoded and checked against the object it is for.
@@ -40,9 +41,9 @@ pub trait Object: Sized + Send + 'static {
     /// Makes the change. Cannot fail.
     fn apply(&mut self, effect: Self::Effect);
 
-    /// Reads the next effect for `self` from bytes nobody vouches for, with the payloads it consumes, and checks that
-    /// applying it is sound: what it is applied to can be stored and loaded as before. Raises `fencing`, which only gathers, by every
-    /// number it brings.
+    /// Reads the next effect for `self` from bytes nobody vouches for, with the payloads it
+    /// consumes, and checks that applying it is sound: what it is applied to can be stored and
+    /// loaded as before. Raises `fencing`, which only gathers, by every number it brings.
     fn read(
         &self,
         input: &mut Reader<'_>,
@@ -50,45 +51,53 @@ pub trait Object: Sized + Send + 'static {
         fencing: &mut FencingCounter,
     ) -> Result<Self::Effect, Corrupt>;
 
-    /// Whether the object makes sense as a whole: asked once after the last effect of a load. A blank one does, and so does one of
-    /// which each effect was sound by itself, if nothing of it is said twice.
+    /// Whether the object makes sense as a whole: asked once after the last effect of a load. A
+    /// blank one does, and so does one of which each effect was sound by itself, if nothing of it
+    /// is said twice.
     fn check(&self) -> Result<(), Corrupt> {
         Ok(())
     }
 
-    /// Whether it is a snapshot of which more is to come; until then it need not make sense as a whole, and nothing else is read.
+    /// Whether it is a snapshot of which more is to come; until then it need not make sense as a
+    /// whole, and nothing else is read.
     fn is_partial(&self) -> bool {
         false
     }
 
-    /// The whole state as effects on a blank object: recorded into `journal` piece by piece; `flush` is called now and then so
-    /// that the journal stays small. The same state gives the same effects, byte for byte.
+    /// The whole state as effects on a blank object: recorded into `journal` piece by piece;
+    /// `flush` is called now and then so that the journal stays small. The same state gives the
+    /// same effects, byte for byte.
     fn snapshot(&self, journal: &mut Journal, flush: &mut dyn FnMut(&mut Journal));
 
-    /// The earliest instant at which [`Object::apply_due`] has something to do; [`AT_ONCE`]: now, whenever that is; None: never. Cheap.
+    /// The earliest instant at which [`Object::apply_due`] has something to do; [`AT_ONCE`]: now,
+    /// whenever that is; None: never. Cheap.
     fn next_event(&self) -> Option<Micros>;
 
-    /// Whether the clock stepped back behind a level of the object's, which [`Object::apply_due`] then cuts.
+    /// Whether the clock stepped back behind a level of the object's, which [`Object::apply_due`]
+    /// then cuts.
     fn is_ahead(&self, now: Micros) -> bool {
         let _ = now;
         false
     }
 
-    /// The instant as of which the object was last changed, if time changes it by itself; else the earliest there is.
+    /// The instant as of which the object was last changed, if time changes it by itself; else the
+    /// earliest there is.
     fn last_instant(&self) -> Micros {
         Micros::MIN
     }
 
-    /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing due is left.
+    /// Applies what is due at `now`, in time order, at most about `most` steps; true when nothing
+    /// due is left.
     fn apply_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool;
 
-    /// Does so much of what [`Object::apply_due`] has left as decisions at `now` rest on, whatever it is: no more than grows with the clients that wait.
+    /// Does so much of what [`Object::apply_due`] has left as decisions at `now` rest on, whatever
+    /// it is: no more than grows with the clients that wait.
     fn catch_up(&mut self, now: Micros, journal: &mut Journal) {
         let _ = (now, journal);
     }
 
-    /// Those who waited on the object and can be answered now, in order, at most `most`; each is forgotten by being told. While some are left
-    /// [`Object::next_event`] is [`AT_ONCE`].
+    /// Those who waited on the object and can be answered now, in order, at most `most`; each is
+    /// forgotten by being told. While some are left [`Object::next_event`] is [`AT_ONCE`].
     fn answers(&mut self, most: usize) -> Vec<(Ticket, Answer)> {
         let _ = most;
         Vec::new()
@@ -99,7 +108,8 @@ pub trait Object: Sized + Send + 'static {
         let _ = (ticket, now, journal);
     }
 
-    /// A waiting client went away where nothing may be decided: it is taken out of the line, and what it had booked stays booked.
+    /// A waiting client went away where nothing may be decided: it is taken out of the line, and
+    /// what it had booked stays booked.
     fn forget(&mut self, ticket: Ticket) {
         let _ = ticket;
     }
@@ -114,7 +124,8 @@ pub trait Object: Sized + Send + 'static {
         let _ = into;
     }
 
-    /// The keyspace event that a change is told by where it is not decided but applied, unless [`Object::counts`] tells it; asked before it is made.
+    /// The keyspace event that a change is told by where it is not decided but applied, unless
+    /// [`Object::counts`] tells it; asked before it is made.
     fn event(&self, effect: &Self::Effect, now: Micros) -> Option<&'static CStr> {
         let _ = (effect, now);
         None
@@ -125,7 +136,8 @@ pub trait Object: Sized + Send + 'static {
         0
     }
 
-    /// Takes all who wait, in order, with what each is to be told if the object is gone (None: its command is decided anew).
+    /// Takes all who wait, in order, with what each is to be told if the object is gone (None: its
+    /// command is decided anew).
     fn orphans(&mut self) -> Vec<(Ticket, Option<Answer>)> {
         Vec::new()
     }
@@ -139,8 +151,8 @@ pub trait Object: Sized + Send + 'static {
     /// How many allocations freeing it takes, roughly: large ones are freed in the background.
     fn effort(&self) -> usize;
 
-    /// Hands large blocks to `relocate`, which may move them to denser memory, from `cursor` on until `stop` says so. The cursor to go on
-    /// with, or None when all was seen.
+    /// Hands large blocks to `relocate`, which may move them to denser memory, from `cursor` on
+    /// until `stop` says so. The cursor to go on with, or None when all was seen.
     fn defrag(
         &mut self,
         cursor: u64,
@@ -155,8 +167,9 @@ pub trait Object: Sized + Send + 'static {
     fn duplicate(&self) -> Self;
 }
 
-/// Applies a carried batch (`[FORMAT, family, effect …]`) to an object and gathers its numbers in `fencing`. An error may leave the earlier
-/// effects of the batch applied; the object is sound all the same.
+/// Applies a carried batch (`[FORMAT, family, effect …]`) to an object and gathers its numbers in
+/// `fencing`. An error may leave the earlier effects of the batch applied; the object is sound all
+/// the same.
 pub fn apply_batch<O: Object>(
     object: &mut O,
     head: &[u8],
@@ -183,7 +196,8 @@ pub fn apply_each<O: Object>(
     Ok(())
 }
 
-/// The same all or nothing. An object is copied only if the batch has more than one effect: one that was read can be applied.
+/// The same all or nothing. An object is copied only if the batch has more than one effect: one
+/// that was read can be applied.
 pub fn apply_whole<O: Object>(
     object: &mut O,
     head: &[u8],

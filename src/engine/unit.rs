@@ -1,8 +1,10 @@
-//! Several changes in one carried command: what one call of the server changed in several keys, or in one key by several batches, reaches a replica and
-//! an AOF whole or not at all, whatever is cut off.
+//! Several changes in one carried command: what one call of the server changed in several keys, or
+//! in one key by several batches, reaches a replica and an AOF whole or not at all, whatever is cut
+//! off.
 //!
-//! It is a `SLUICE.APPLY key expire head argument …` whose head has [`UNIT`] in the place of the family and then a list of [`Part`]s. They are done in
-//! order, and take the arguments they need in order. The first parts are for the command's own key, in its database.
+//! It is a `SLUICE.APPLY key expire head argument …` whose head has [`UNIT`] in the place of the
+//! family and then a list of [`Part`]s. They are done in order, and take the arguments they need in
+//! order. The first parts are for the command's own key, in its database.
 
 use super::codec::{Corrupt, FORMAT, Reader, encode};
 use super::time::MAX_INSTANT_MS;
@@ -19,7 +21,8 @@ pub enum Part {
     Database(u32),
     /// What follows is for the key that the next argument names.
     Key,
-    /// The next argument is the head of a batch for the key, and so many payloads follow it. `expire` as in `SLUICE.APPLY`.
+    /// The next argument is the head of a batch for the key, and so many payloads follow it.
+    /// `expire` as in `SLUICE.APPLY`.
     Effects { expire: i64, blobs: u64 },
     /// The key of a family gets this TTL (unix ms), or loses it (-1).
     Expires { family: u8, at: i64 },
@@ -51,7 +54,8 @@ pub enum Step {
     Gone,
 }
 
-/// Reads a head, whose arguments have these positions and which nobody vouches for: all of it is checked before anything is done.
+/// Reads a head, whose arguments have these positions and which nobody vouches for: all of it is
+/// checked before anything is done.
 pub fn read(head: &[u8], arguments: Range<usize>) -> Result<Vec<Step>, Corrupt> {
     let mut input = Reader::new(head);
     if input.byte()? != FORMAT || input.byte()? != UNIT {

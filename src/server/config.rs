@@ -1,6 +1,8 @@
-//! Settings: load options (`loadmodule … cl-throttle yes`) and `sluice.*` in the configuration file and `CONFIG SET`.
+//! Settings: load options (`loadmodule … cl-throttle yes`) and `sluice.*` in the configuration file
+//! and `CONFIG SET`.
 //!
-//! A load option is the default of the setting of the same name; the configuration file and `CONFIG SET` go over it.
+//! A load option is the default of the setting of the same name; the configuration file and `CONFIG
+//! SET` go over it.
 
 use super::ffi::config as settings;
 use super::ffi::context::Ctx;
@@ -79,7 +81,8 @@ pub fn apply_from_clients() -> bool {
     APPLY_FROM_CLIENTS.load(Ordering::Relaxed)
 }
 
-/// Whether the counter of fencing numbers is saved: not by a server that is to be left without the module.
+/// Whether the counter of fencing numbers is saved: not by a server that is to be left without the
+/// module.
 pub fn keep_numbers() -> bool {
     KEEP_NUMBERS.load(Ordering::Relaxed)
 }
@@ -104,7 +107,8 @@ pub fn max_reply_bytes() -> usize {
     usize::try_from(MAX_REPLY_BYTES.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
 }
 
-/// Reads the load options, registers the settings and applies the configuration file. Only within `RedisModule_OnLoad`.
+/// Reads the load options, registers the settings and applies the configuration file. Only within
+/// `RedisModule_OnLoad`.
 pub fn register(ctx: Ctx<'_>, options: &[Str<'_>]) -> Result<(), String> {
     for pair in options.chunks(2) {
         let words: Vec<&[u8]> = pair.iter().map(|word| word.bytes()).collect();

@@ -1,4 +1,5 @@
-//! Error replies. The text begins with its code, as Redis wants it, and says what was wrong and what was expected.
+//! Error replies. The text begins with its code, as Redis wants it, and says what was wrong and
+//! what was expected.
 
 use std::borrow::Cow;
 use std::ffi::CString;
@@ -19,7 +20,8 @@ impl Error {
 
     pub const WRONG_TYPE: Self =
         Self::new("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// To a client that waited here for what is elsewhere by now: it asks again, and is told by the server where to go.
+    /// To a client that waited here for what is elsewhere by now: it asks again, and is told by the
+    /// server where to go.
     pub const SLOT_MOVED: Self =
         Self::new("TRYAGAIN the slot of this key is served by another node now; ask again");
     /// To a client that waited, as the server says it of its own commands.

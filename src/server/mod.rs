@@ -1,5 +1,5 @@
-//! Everything that touches the server. It decides nothing: it parses, opens the key, calls the engine, replies,
-//! carries effects, and wakes who waits.
+//! Everything that touches the server. It decides nothing: it parses, opens the key, calls the
+//! engine, replies, carries effects, and wakes who waits.
 //!
 //! From the bottom up; each folder uses those before it, and none after it:
 //!

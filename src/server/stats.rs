@@ -1,4 +1,5 @@
-//! Numbers for `INFO sluice`, counted on this server since the module was loaded. Atomics, because `free` may run in the background.
+//! Numbers for `INFO sluice`, counted on this server since the module was loaded. Atomics, because
+//! `free` may run in the background.
 
 use crate::engine::family::Family;
 use crate::engine::time::Micros;

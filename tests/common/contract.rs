@@ -1,7 +1,7 @@
 //! How much of the contract the module has to hold by now.
 
-/// Commands that have to be there, by family. Public cases that use others are skipped for as long as those are missing, and
-/// the random drivers leave out families that are missing.
+/// Commands that have to be there, by family. Public cases that use others are skipped for as long
+/// as those are missing, and the random drivers leave out families that are missing.
 pub const REQUIRED: &[(&str, &[&str])] = &[
     ("SLUICE", &["VERSION", "CLOCK"]),
     ("CL", &["THROTTLE"]),

@@ -1,10 +1,10 @@
 //! The server programs the tests run on, and the module they load.
 //!
-//! Engines: the `redis-server` on the PATH and whatever `make servers` put into `.servers/`. `SLUICE_ENGINES`, a list of
-//! names such as `redis-7.0,valkey-8.1`, restricts them.
+//! Engines: the `redis-server` on the PATH and whatever `make servers` put into `.servers/`.
+//! `SLUICE_ENGINES`, a list of names such as `redis-7.0,valkey-8.1`, restricts them.
 //!
-//! Module: `SLUICE_SO`, else `release/libsluice.so` in `CARGO_TARGET_DIR` or `target`: what `make build` makes. Never the
-//! debug build, so that a test says something about what is shipped.
+//! Module: `SLUICE_SO`, else `release/libsluice.so` in `CARGO_TARGET_DIR` or `target`: what `make
+//! build` makes. Never the debug build, so that a test says something about what is shipped.
 
 use super::form::{Form, forms, is_torture};
 use std::fmt;
@@ -127,8 +127,9 @@ pub fn in_forms(fits: impl Fn(Form) -> bool, test: impl Fn(&Engine)) {
     on_each(engines_in_forms().into_iter().filter(|e| fits(e.form)).collect(), test);
 }
 
-/// The same, but the forms other than the plain one on one engine only, another for each test: for the many tests whose subject is not the form.
-/// `SLUICE_SEED` turns them on; with `SLUICE_TORTURE=1` or `SLUICE_FORMS` it is all engines.
+/// The same, but the forms other than the plain one on one engine only, another for each test: for
+/// the many tests whose subject is not the form. `SLUICE_SEED` turns them on; with
+/// `SLUICE_TORTURE=1` or `SLUICE_FORMS` it is all engines.
 #[track_caller]
 pub fn in_forms_by_turns(fits: impl Fn(Form) -> bool, test: impl Fn(&Engine)) {
     let name = std::thread::current().name().unwrap_or_default().to_owned();

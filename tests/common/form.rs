@@ -1,6 +1,8 @@
-//! In which form the servers of a test are run: what holds for a server of its own has to hold for a cluster's node.
+//! In which form the servers of a test are run: what holds for a server of its own has to hold for
+//! a cluster's node.
 //!
-//! `SLUICE_FORMS`, a list of their names, chooses; without it `plain` and `threads` are run, and all with `SLUICE_TORTURE=1`.
+//! `SLUICE_FORMS`, a list of their names, chooses; without it `plain` and `threads` are run, and
+//! all with `SLUICE_TORTURE=1`.
 
 use super::server::free_port;
 use std::fmt;
@@ -12,7 +14,8 @@ pub enum Form {
     Plain,
     /// One node that has every slot.
     Cluster,
-    /// The same with `io-threads 3`: the servers then read commands, and look for their keys, beside the main thread.
+    /// The same with `io-threads 3`: the servers then read commands, and look for their keys,
+    /// beside the main thread.
     Threads,
     /// Clients work in a database other than the first.
     Database,

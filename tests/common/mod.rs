@@ -1,9 +1,12 @@
 //! What the tests against real servers share.
 //!
 //! - `contract`: which commands have to be there by now.
-//! - `engine`: which server programs are there, and where the module is. `on_every_engine` runs a test on each of them.
-//! - `form`: whether they are servers of their own, nodes of a cluster …: `in_every_form`, `on_stage`. `warm`: nodes that stand ready.
-//! - `server`: one running server of a test, with a folder and a port of its own, gone when the test ends.
+//! - `engine`: which server programs are there, and where the module is. `on_every_engine` runs a
+//!   test on each of them.
+//! - `form`: whether they are servers of their own, nodes of a cluster …: `in_every_form`,
+//!   `on_stage`. `warm`: nodes that stand ready.
+//! - `server`: one running server of a test, with a folder and a port of its own, gone when the
+//!   test ends.
 //! - `reply`: commands and replies through the `redis` client: `call!`, `error!`, `ints`, `map` …
 //! - `resp`: a connection by hand, for blocked clients and for bytes that no client would send.
 //! - `stage`: a server, a connection that does everything but wait, and clients that wait.
@@ -36,10 +39,12 @@ pub use server::{Builder, Server, TempDir, free_port, kill_with_parent, wait_unt
 
 use std::time::{Duration, Instant};
 
-/// How long what has to come may take before a test fails: only a test that fails waits so long, however busy the machine is.
+/// How long what has to come may take before a test fails: only a test that fails waits so long,
+/// however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `holds` is true, looking often, and fails after a minute, naming `what` was waited for.
+/// Waits until `holds` is true, looking often, and fails after a minute, naming `what` was waited
+/// for.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     eventually_some(what, || holds().then_some(()));

@@ -1,12 +1,13 @@
-//! A connection that speaks RESP by hand, for what a client library hides: whether a reply has come yet, an error inside
-//! an array, bytes that no client would send.
+//! A connection that speaks RESP by hand, for what a client library hides: whether a reply has come
+//! yet, an error inside an array, bytes that no client would send.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A reply as the server sent it. A status and a bulk string are both `Bytes`; a map is its flat array.
+/// A reply as the server sent it. A status and a bulk string are both `Bytes`; a map is its flat
+/// array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Nil,
@@ -39,7 +40,8 @@ const PATIENCE: Duration = super::PATIENCE;
 
 pub struct RawConnection {
     stream: BufReader<TcpStream>,
-    /// Words that get a tag on their way to the server and lose it on their way back, so that such keys are in one slot.
+    /// Words that get a tag on their way to the server and lose it on their way back, so that such
+    /// keys are in one slot.
     tagged: Vec<Vec<u8>>,
 }
 
@@ -53,7 +55,8 @@ impl RawConnection {
         Ok(Self { stream: BufReader::new(stream), tagged: Vec::new() })
     }
 
-    /// From now on these keys have a tag at the server, of which whoever uses this connection sees nothing.
+    /// From now on these keys have a tag at the server, of which whoever uses this connection sees
+    /// nothing.
     pub fn tag<A: AsRef<[u8]>>(&mut self, keys: &[A]) {
         self.tagged = keys.iter().map(|key| key.as_ref().to_vec()).collect();
     }
@@ -87,14 +90,16 @@ impl RawConnection {
         self.read()
     }
 
-    /// Whether no reply has come within `time`. A closed connection counts as a reply: `read` then says what happened.
+    /// Whether no reply has come within `time`. A closed connection counts as a reply: `read` then
+    /// says what happened.
     pub fn is_silent_for(&mut self, time: Duration) -> bool {
         if !self.stream.buffer().is_empty() {
             return false;
         }
         let mut poll =
             libc::pollfd { fd: self.stream.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd, on the stack for the length of the call, with a descriptor that `self` keeps open.
+        // SAFETY: one valid pollfd, on the stack for the length of the call, with a descriptor that
+        // `self` keeps open.
         let ready =
             unsafe { libc::poll(&raw mut poll, 1, i32::try_from(time.as_millis()).unwrap_or(i32::MAX)) };
         ready == 0

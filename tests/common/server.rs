@@ -1,9 +1,9 @@
 //! One running server of a test.
 //!
-//! It has a folder and a port of its own and writes its configuration into a file there, so that a test may restart it
-//! and have the same server again. It ends with its guard, or with the thread that started it if the guard cannot run:
-//! keep a server in the test that started it. If the test fails, the end of the server's log is printed. A server that
-//! ended by itself fails its test.
+//! It has a folder and a port of its own and writes its configuration into a file there, so that a
+//! test may restart it and have the same server again. It ends with its guard, or with the thread
+//! that started it if the guard cannot run: keep a server in the test that started it. If the test
+//! fails, the end of the server's log is printed. A server that ended by itself fails its test.
 
 use super::engine::{Engine, module_path};
 use super::form::Form;
@@ -38,7 +38,8 @@ impl TempDir {
     }
 }
 
-/// Removes what earlier runs have left behind, because they were ended or their servers ended with them.
+/// Removes what earlier runs have left behind, because they were ended or their servers ended with
+/// them.
 fn sweep() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -75,7 +76,8 @@ pub fn kill_with_parent(command: &mut Command) {
     }
 }
 
-/// What a server is started with. Unless told otherwise: the module with `debug-clock yes cl-throttle yes`, nothing stored.
+/// What a server is started with. Unless told otherwise: the module with `debug-clock yes
+/// cl-throttle yes`, nothing stored.
 #[derive(Debug, Clone)]
 pub struct Builder {
     engine: Engine,
@@ -115,7 +117,8 @@ impl Builder {
         self.try_start().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Starts the server, or says why it did not: the end of its log. For what has to be refused at load.
+    /// Starts the server, or says why it did not: the end of its log. For what has to be refused at
+    /// load.
     pub fn try_start(self) -> Result<Server, String> {
         let warm = if self.engine.form.is_cluster() { warm::take(&self) } else { None };
         let server = warm.map_or_else(|| self.launched(), Ok)?;
@@ -336,7 +339,8 @@ impl Server {
     fn signal(&self, signal: i32) {
         if let Some(child) = &self.child {
             let pid = i32::try_from(child.id()).expect("a process id");
-            // SAFETY: a plain system call. The child has not been waited for, so the id is still its own.
+            // SAFETY: a plain system call. The child has not been waited for, so the id is still
+            // its own.
             unsafe { libc::kill(pid, signal) };
         }
     }
@@ -383,7 +387,8 @@ impl Server {
             if self.exit_status().is_some() {
                 return Ok(false);
             }
-            // INFO answers while loading; PING tells when that is over. On a port clash the process is another one.
+            // INFO answers while loading; PING tells when that is over. On a port clash the process
+            // is another one.
             if let Ok(mut connection) = RawConnection::open(self.port)
                 && let Ok(Reply::Bytes(info)) = connection.call(&["INFO", "server"])
                 && String::from_utf8_lossy(&info).contains(&pid)
@@ -415,7 +420,8 @@ impl Server {
     }
 }
 
-/// Waits until the replica has applied all that the master has written, and holds the same data set.
+/// Waits until the replica has applied all that the master has written, and holds the same data
+/// set.
 #[track_caller]
 pub fn wait_until_equal(master: &Server, replica: &Server) {
     let (mut m, mut r) = (master.connect(), replica.connect());

@@ -1,6 +1,8 @@
-//! A server with one connection that does everything but wait, and clients that wait: tests written as the commands they send.
+//! A server with one connection that does everything but wait, and clients that wait: tests written
+//! as the commands they send.
 //!
-//! Commands are lines whose words are divided by spaces; replies are compared as text (`Reply`'s `Display`) or taken apart.
+//! Commands are lines whose words are divided by spaces; replies are compared as text (`Reply`'s
+//! `Display`) or taken apart.
 
 use super::resp::{RawConnection, Reply};
 use super::server::{Builder, Server};
@@ -18,8 +20,8 @@ pub struct Stage {
     tagged: Vec<String>,
 }
 
-/// Runs a test on a server of its own on every engine, in every form that is asked for; the module must not have caught a
-/// panic of its own.
+/// Runs a test on a server of its own on every engine, in every form that is asked for; the module
+/// must not have caught a panic of its own.
 #[track_caller]
 pub fn on_stage(test: impl Fn(&mut Stage)) {
     on_stage_with(|builder| builder, test);
@@ -31,7 +33,8 @@ pub fn on_stage_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut Stage)
     in_forms_by_turns(shown_by_waiting, |engine| on_one_stage(engine, &how, &test));
 }
 
-/// The same, not in a cluster: for what a node of a cluster does not have (several databases, a master of its own choice).
+/// The same, not in a cluster: for what a node of a cluster does not have (several databases, a
+/// master of its own choice).
 #[track_caller]
 pub fn on_stage_alone(test: impl Fn(&mut Stage)) {
     on_stage_alone_with(|builder| builder, test);
@@ -43,7 +46,8 @@ pub fn on_stage_alone_with(how: impl Fn(Builder) -> Builder, test: impl Fn(&mut 
     in_forms(|form| form == Form::Plain, |engine| on_one_stage(engine, &how, &test));
 }
 
-/// These tests choose databases themselves, and do as much that is not a command of ours as that is.
+/// These tests choose databases themselves, and do as much that is not a command of ours as that
+/// is.
 fn shown_by_waiting(form: Form) -> bool {
     form == Form::Plain || form.is_cluster()
 }
@@ -72,7 +76,8 @@ impl Stage {
         Self { server, control, tagged: Vec::new() }
     }
 
-    /// From now on these keys are in one slot, if this is a cluster; all others are where their names put them.
+    /// From now on these keys are in one slot, if this is a cluster; all others are where their
+    /// names put them.
     pub fn together(&mut self, keys: &str) {
         if self.is_cluster() {
             self.tagged = keys.split_whitespace().map(str::to_owned).collect();

@@ -1,7 +1,8 @@
-//! Nodes of a cluster, started before they are needed: such a node refuses writes for the first two seconds of its life.
+//! Nodes of a cluster, started before they are needed: such a node refuses writes for the first two
+//! seconds of its life.
 //!
-//! Whoever takes one has others started for those who come. A thread of their own keeps them: a server ends with the thread
-//! that started it.
+//! Whoever takes one has others started for those who come. A thread of their own keeps them: a
+//! server ends with the thread that started it.
 
 use super::server::{Builder, Server};
 use std::sync::mpsc::{Sender, channel};

@@ -1,8 +1,9 @@
 //! A random mixed load over everything the module has, and what there is to compare afterwards.
 //!
-//! The same seed gives the same commands, as long as the replies (receipts, holds) are the same. With a frozen clock
-//! ([`Time::Frozen`]) the whole history is the same, so two servers that play it must end with the same state; with the running clock
-//! ([`Time::Running`]) leases and delays are short, so that the module's timer works all the time.
+//! The same seed gives the same commands, as long as the replies (receipts, holds) are the same.
+//! With a frozen clock ([`Time::Frozen`]) the whole history is the same, so two servers that play
+//! it must end with the same state; with the running clock ([`Time::Running`]) leases and delays
+//! are short, so that the module's timer works all the time.
 //!
 //! Families that are not registered are left out.
 
@@ -705,7 +706,8 @@ impl Load {
 /// Databases the load uses.
 const DATABASES: u32 = 2;
 
-/// Stops time for the module, and the server's own search for expired keys: what is there now stays.
+/// Stops time for the module, and the server's own search for expired keys: what is there now
+/// stays.
 #[track_caller]
 pub fn hold_still(server: &Server) {
     let mut c = server.connect();
@@ -743,7 +745,8 @@ pub fn keys(c: &mut redis::Connection) -> Vec<String> {
     keys
 }
 
-/// Fails unless both hold the same: the same keys with the same digests and ends. A key whose time is over meanwhile does not count.
+/// Fails unless both hold the same: the same keys with the same digests and ends. A key whose time
+/// is over meanwhile does not count.
 #[track_caller]
 pub fn assert_same(what: &str, one: &BTreeMap<(u32, String), Held>, other: &BTreeMap<(u32, String), Held>) {
     let now = wall_ms();
@@ -818,7 +821,8 @@ fn forget_local_counts(command: &str, reply: &mut Reply) {
     }
 }
 
-/// A reply with claim numbers, hold ids and the like made alike: they differ between servers that saw different loads.
+/// A reply with claim numbers, hold ids and the like made alike: they differ between servers that
+/// saw different loads.
 pub fn without_numbers(reply: &Reply) -> Reply {
     const LEAST: i64 = 1_000_000_000_000_000;
     match reply {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What a block of the pages may be marked as: `redis` is replayed (see session.rs), `python` is run, the others are only shown.
+/// What a block of the pages may be marked as: `redis` is replayed (see session.rs), `python` is
+/// run, the others are only shown.
 const MARKS: [&str; 5] = ["redis", "text", "sh", "python", "conf"];
 
 pub struct Page {
@@ -86,7 +87,8 @@ impl Page {
         sections
     }
 
-    /// Replaces runs of lines, each given by its first line (from 1), length and new text, and writes the file.
+    /// Replaces runs of lines, each given by its first line (from 1), length and new text, and
+    /// writes the file.
     pub fn edit(&self, edits: Vec<(usize, usize, Vec<String>)>) {
         if edits.is_empty() {
             return;
@@ -147,7 +149,8 @@ impl Section<'_> {
     }
 }
 
-/// What links call the headings of a page: in small letters, blanks as hyphens, other signs left out.
+/// What links call the headings of a page: in small letters, blanks as hyphens, other signs left
+/// out.
 pub fn headings(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_block = false;

@@ -1,4 +1,5 @@
-//! An example of the pages as a session: read, played on a server, and its replies compared. What the lines mean is told in docs.rs.
+//! An example of the pages as a session: read, played on a server, and its replies compared. What
+//! the lines mean is told in docs.rs.
 
 use crate::common::{Server, Talk, call};
 use redis::{Cmd, Connection, Value};
@@ -164,13 +165,15 @@ pub fn play(server: &Server, block: &Block) -> Result<Vec<Vec<String>>, Wrong> {
     Ok(replies)
 }
 
-/// Plays a block on a new server and gives its lines with the replies that came, but keeps those with `…`.
+/// Plays a block on a new server and gives its lines with the replies that came, but keeps those
+/// with `…`.
 pub fn record(server: &Server, block: &Block) -> Result<Vec<String>, Wrong> {
     let mut run = Run::start(server);
     let mut out = Vec::new();
     for step in &block.steps {
         let (wanted, came) = run.step(step).map_err(|why| (step.line(), why))?;
-        // On a new server the numbers are those of the frozen instants: the page shall have them as they are.
+        // On a new server the numbers are those of the frozen instants: the page shall have them as
+        // they are.
         came.iter().for_each(|line| assert!(run.drawn.same(line, line)));
         out.push(block.lines[step.line()].clone());
         if wanted.iter().any(|l| l.trim_end().ends_with(ANY)) {
@@ -337,7 +340,8 @@ fn quoted(bytes: &[u8]) -> String {
 
 // ---------------------------------------------------------------- comparing
 
-/// Numbers of 16 digits that the server has drawn: as they stand on the page, and as they are in truth.
+/// Numbers of 16 digits that the server has drawn: as they stand on the page, and as they are in
+/// truth.
 #[derive(Default)]
 struct Drawn(BTreeMap<String, String>);
 

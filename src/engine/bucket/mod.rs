@@ -1,19 +1,23 @@
-//! The arithmetic of one token bucket: exact integers, no clock, no key. `TB`, the stages of `GATE`, the subjects of `HOT` and
-//! the rates of a queue all reckon with it.
+//! The arithmetic of one token bucket: exact integers, no clock, no key. `TB`, the stages of
+//! `GATE`, the subjects of `HOT` and the rates of a queue all reckon with it.
 //!
-//! A bucket of `capacity` tokens gains `tokens` every `period`. Its level is counted in *units* of 1/`period in µs` token, so
-//! that it gains `tokens` units a µs and nothing is ever rounded. While a warm-up goes on (see [`ramp`]) a level has a *part* of a
-//! unit besides.
+//! A bucket of `capacity` tokens gains `tokens` every `period`. Its level is counted in *units* of
+//! 1/`period in µs` token, so that it gains `tokens` units a µs and nothing is ever rounded. While
+//! a warm-up goes on (see [`ramp`]) a level has a *part* of a unit besides.
 //!
-//! States: a level at an instant `at`; between changes only reckoned on, never stored. Below the capacity the bucket is gaining; at the
-//! capacity it is full, since `at` or later; [`EVER`] as `at` means: as long as anyone remembers. A bucket with a warm-up that has been full
-//! that long is *cold*.
+//! States: a level at an instant `at`; between changes only reckoned on, never stored. Below the
+//! capacity the bucket is gaining; at the capacity it is full, since `at` or later; [`EVER`] as
+//! `at` means: as long as anyone remembers. A bucket with a warm-up that has been full that long is
+//! *cold*.
 //!
 //! Invariants:
-//! - `-DEEPEST units <= level <= capacity`; the part is below [`Bucket::parts`] and 0 without a warm-up.
-//! - The clock may step back (`now < at`): the level is then less by the step × rate, but not below min(0, level), and what was full is full.
-//! - Bounds that keep all of it in `i128`: capacity, tokens <= 10¹² < 2⁴⁰, a period in µs < 2⁴⁵, hence a full bucket < 2⁸⁵ units; the
-//!   deepest debt is 2¹²⁶; an instant's distance from another < 2⁶³, hence a gain < 2¹⁰³.
+//! - `-DEEPEST units <= level <= capacity`; the part is below [`Bucket::parts`] and 0 without a
+//!   warm-up.
+//! - The clock may step back (`now < at`): the level is then less by the step × rate, but not below
+//!   min(0, level), and what was full is full.
+//! - Bounds that keep all of it in `i128`: capacity, tokens <= 10¹² < 2⁴⁰, a period in µs < 2⁴⁵,
+//!   hence a full bucket < 2⁸⁵ units; the deepest debt is 2¹²⁶; an instant's distance from another
+//!   < 2⁶³, hence a gain < 2¹⁰³.
 
 pub(crate) mod narrow;
 mod ramp;
@@ -33,14 +37,17 @@ pub const MAX_COUNT: i64 = 1_000_000_000_000;
 /// A debt is cut here (units; at least 10²⁴ tokens). Only a chain of `LEVEL SCALE` could pass it.
 pub(crate) const DEEPEST: i128 = 1 << 126;
 
-/// The instant at which a bucket became full that was never seen otherwise: before every instant of any clock.
+/// The instant at which a bucket became full that was never seen otherwise: before every instant of
+/// any clock.
 pub const EVER: Micros = -(1 << 61);
 
-/// No limits were given, and none are known: the key is absent, or unpinned and says the same as absent.
+/// No limits were given, and none are known: the key is absent, or unpinned and says the same as
+/// absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoLimits;
 
-/// What a bucket is configured with: it holds `capacity` and gains (or leaks) `tokens` every `period` ms.
+/// What a bucket is configured with: it holds `capacity` and gains (or leaks) `tokens` every
+/// `period` ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     capacity: u64,
@@ -110,7 +117,8 @@ impl Limits {
         i64::try_from(div_ceil(self.full(), self.tokens)).unwrap_or(i64::MAX)
     }
 
-    /// Whole ms, rounded up, until `units` are gained or leaked at the whole rate; cut at the largest.
+    /// Whole ms, rounded up, until `units` are gained or leaked at the whole rate; cut at the
+    /// largest.
     pub(crate) fn ms_for(self, units: i128) -> i64 {
         i64::try_from(self.ms_wide(units)).unwrap_or(i64::MAX)
     }
@@ -137,7 +145,8 @@ impl Limits {
     }
 }
 
-/// The first whole ms (in µs) not before `at`: when a timer serves what is ready at `at`, as replies and timers count in ms.
+/// The first whole ms (in µs) not before `at`: when a timer serves what is ready at `at`, as
+/// replies and timers count in ms.
 pub(crate) fn up_to_ms(at: Micros) -> Micros {
     if at <= 0 { at } else { ((at - 1) / MS * MS).saturating_add(MS) }
 }
@@ -225,7 +234,8 @@ impl Bucket {
         Self { warmup: warmup_ms as u64 * MS as u64, level, ramp, ..self }
     }
 
-    /// The same bucket with another level, which may be any: what a booking waits for is reckoned so.
+    /// The same bucket with another level, which may be any: what a booking waits for is reckoned
+    /// so.
     pub(crate) const fn with_level(self, level: Level) -> Self {
         Self { level, ..self }
     }
@@ -324,14 +334,16 @@ impl Bucket {
         then >= self.at && self.level.add(self.gain(self.at, then), self.parts()) >= self.full()
     }
 
-    /// Whether a step back of the clock has put the state further ahead than its level allows: a write repairs that.
+    /// Whether a step back of the clock has put the state further ahead than its level allows: a
+    /// write repairs that.
     pub fn is_ahead(&self, now: Micros) -> bool {
         now < self.at
             && self.level < self.full()
             && self.level.sub(self.gain(now, self.at), self.parts()) < self.level.min(Level::default())
     }
 
-    /// Makes the state one of the instant `now`. Says the same as before, but that a cold bucket starts its warm-up.
+    /// Makes the state one of the instant `now`. Says the same as before, but that a cold bucket
+    /// starts its warm-up.
     pub fn bring(&mut self, now: Micros) {
         if self.is_cold(now) {
             let third = self.limits.capacity().unsigned_abs().div_ceil(3);
@@ -358,7 +370,8 @@ impl Bucket {
         self.level.units = (self.level.units - self.limits.units(tokens)).max(-DEEPEST);
     }
 
-    /// Takes `tokens` out, but only down to one capacity of debt; answers the whole tokens taken. The bucket must be brought.
+    /// Takes `tokens` out, but only down to one capacity of debt; answers the whole tokens taken.
+    /// The bucket must be brought.
     pub fn charge_bounded(&mut self, tokens: i64) -> i64 {
         let floor = Level::whole(-self.limits.full());
         if self.level <= floor {
@@ -370,7 +383,8 @@ impl Bucket {
         self.whole(before.sub(self.level, self.parts()).units)
     }
 
-    /// Puts `tokens` back, up to the capacity; answers the whole tokens put back. The bucket must be brought.
+    /// Puts `tokens` back, up to the capacity; answers the whole tokens put back. The bucket must
+    /// be brought.
     pub fn put(&mut self, tokens: i64) -> i64 {
         let before = self.level;
         let wanted = Level { units: before.units + self.limits.units(tokens), part: before.part };
@@ -415,7 +429,8 @@ impl Bucket {
         }
     }
 
-    /// Whole ms, rounded up, until there are `tokens` (which may be negative, and more than the capacity). The bucket must be brought.
+    /// Whole ms, rounded up, until there are `tokens` (which may be negative, and more than the
+    /// capacity). The bucket must be brought.
     pub fn until(&self, tokens: i64) -> i64 {
         let target = Level::whole(self.limits.units(tokens));
         match self.ramp {

@@ -1,7 +1,9 @@
-//! A bucket without a warm-up whose levels fit one word, as nearly all do: the same arithmetic as [`Bucket`](super::Bucket)'s, several times
-//! as fast. What it cannot do (a clock that stepped back, other limits) is left to that one; a test holds them equal.
+//! A bucket without a warm-up whose levels fit one word, as nearly all do: the same arithmetic as
+//! [`Bucket`](super::Bucket)'s, several times as fast. What it cannot do (a clock that stepped
+//! back, other limits) is left to that one; a test holds them equal.
 //!
-//! Bounds: a full bucket <= 2⁶¹ units and a level >= -2⁶¹, so that sums and differences of two stay in a word.
+//! Bounds: a full bucket <= 2⁶¹ units and a level >= -2⁶¹, so that sums and differences of two stay
+//! in a word.
 
 use super::{Limits, Micros};
 use crate::engine::time::MS;
@@ -23,7 +25,8 @@ impl Narrow {
         Some(Self { limits, full, level: full })
     }
 
-    /// The bucket that held `level` at `at`, brought to `now`; None if it does not fit or `now` is before.
+    /// The bucket that held `level` at `at`, brought to `now`; None if it does not fit or `now` is
+    /// before.
     #[inline]
     pub(crate) fn brought(limits: Limits, level: i64, at: Micros, now: Micros) -> Option<Self> {
         let bucket = Self::full(limits)?;
@@ -54,7 +57,8 @@ impl Narrow {
         (self.full - self.level).unsigned_abs().div_ceil(self.limits.rate()) as Micros
     }
 
-    /// Takes the whole cost out if it is there; else answers how many ms that takes (-1: it never will be).
+    /// Takes the whole cost out if it is there; else answers how many ms that takes (-1: it never
+    /// will be).
     #[inline]
     pub(crate) fn take(&mut self, cost: i64) -> Result<(), i64> {
         if cost > self.limits.capacity() {

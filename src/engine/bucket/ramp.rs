@@ -1,8 +1,10 @@
-//! The warm-up of a bucket: `s` µs after its start it has gained rate × (s/3 + s²/(3w)) up to s = w, and the whole rate from
-//! then on (and, should the clock step back behind the start, the whole rate before it).
+//! The warm-up of a bucket: `s` µs after its start it has gained rate × (s/3 + s²/(3w)) up to s =
+//! w, and the whole rate from then on (and, should the clock step back behind the start, the whole
+//! rate before it).
 //!
-//! With `D = 3w` *parts* to a unit the gain rate × s(w + s)/D is exact as a pair (units, parts). Bounds: w < 2⁴⁵ and s <= w, so s(w + s) < 2⁹²; a
-//! remainder below D < 2⁴⁷ times the rate < 2⁸⁷. Nothing here leaves 128 bits.
+//! With `D = 3w` *parts* to a unit the gain rate × s(w + s)/D is exact as a pair (units, parts).
+//! Bounds: w < 2⁴⁵ and s <= w, so s(w + s) < 2⁹²; a remainder below D < 2⁴⁷ times the rate < 2⁸⁷.
+//! Nothing here leaves 128 bits.
 
 use super::{Bucket, Level, div_ceil};
 
@@ -47,12 +49,14 @@ impl Bucket {
         (reached - i128::from(s)).max(0)
     }
 
-    /// The smallest s with rate × s(w + s)/D >= goal, for 0 < goal <= the gain of the whole warm-up.
+    /// The smallest s with rate × s(w + s)/D >= goal, for 0 < goal <= the gain of the whole
+    /// warm-up.
     fn ramp_inverse(&self, goal: Level) -> i128 {
         let (rate, d, w) =
             (u128::from(self.limits.rate()), u128::from(self.parts()), u128::from(self.warmup));
         let units = goal.units.unsigned_abs();
-        // s(w + s) must be at least ⌈(D × units + part) / rate⌉, taken apart so that no product passes 2⁹³.
+        // s(w + s) must be at least ⌈(D × units + part) / rate⌉, taken apart so that no product
+        // passes 2⁹³.
         let square = d * (units / rate) + (d * (units % rate) + u128::from(goal.part)).div_ceil(rate);
         let mut s = ((w * w + 4 * square).isqrt() - w) / 2;
         while s < w && s * (w + s) < square {

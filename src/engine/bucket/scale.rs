@@ -1,7 +1,7 @@
 //! What a change of limits does to the level.
 //!
-//! The tokens there are kept (or added to, scaled, or filled: [`Policy`]), rounded down to a unit of the new period and cut to the new
-//! capacity; a full bucket stays full, a debt stays.
+//! The tokens there are kept (or added to, scaled, or filled: [`Policy`]), rounded down to a unit
+//! of the new period and cut to the new capacity; a full bucket stays full, a debt stays.
 
 use super::{Bucket, DEEPEST, Level, Limits};
 use crate::engine::time::Micros;
@@ -33,7 +33,8 @@ impl Bucket {
         new
     }
 
-    /// A level of this bucket as `policy` carries it over to other limits, in their units, rounded down, not cut to the capacity.
+    /// A level of this bucket as `policy` carries it over to other limits, in their units, rounded
+    /// down, not cut to the capacity.
     pub(crate) fn converted(&self, level: Level, limits: Limits, policy: Policy) -> i128 {
         let (from, to) = (self.limits.capacity().unsigned_abs(), limits.capacity().unsigned_abs());
         let (scale_to, scale_from) = if policy == Policy::Scale { (to, from) } else { (1, 1) };
@@ -48,7 +49,8 @@ impl Bucket {
     }
 }
 
-/// ⌊(units × parts + part) × times / over⌋, cut to ±`i128::MAX`. The product stays below 2¹²⁷⁺⁴⁷⁺⁴⁵⁺⁴⁰ = 2²⁵⁹.
+/// ⌊(units × parts + part) × times / over⌋, cut to ±`i128::MAX`. The product stays below
+/// 2¹²⁷⁺⁴⁷⁺⁴⁵⁺⁴⁰ = 2²⁵⁹.
 fn ratio(level: Level, parts: u64, times: [u64; 2], over: [u64; 3]) -> i128 {
     // A negative level as -(units × parts - part) keeps the part positive in the magnitude.
     let negative = level.units < 0;

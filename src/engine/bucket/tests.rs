@@ -181,7 +181,8 @@ impl Naive {
         n
     }
 
-    /// A level as the policy carries it over, on the grain of the new limits, within the bounds of a debt.
+    /// A level as the policy carries it over, on the grain of the new limits, within the bounds of
+    /// a debt.
     pub fn carried(&self, level: Fraction, new: &Self, policy: Policy) -> Fraction {
         let scaled = match policy {
             Policy::Scale => level * whole(new.cap) / whole(self.cap),
@@ -365,7 +366,8 @@ fn limits_have_bounds() {
 
 #[test]
 fn a_debt_ends_somewhere() {
-    // LEVEL SCALE up, KEEP down, again and again, multiplies a debt without bound; it must stop at the deepest.
+    // LEVEL SCALE up, KEEP down, again and again, multiplies a debt without bound; it must stop at
+    // the deepest.
     let (small, large) = (limits((1, 1, 1)), limits((MAX_COUNT, MAX_COUNT, MAX_DURATION_MS)));
     let mut b = Bucket::new(small, 0).brought(5);
     b.charge(2);

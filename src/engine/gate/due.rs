@@ -1,4 +1,5 @@
-//! What time does to a gate: leases end, the line is let through, those in it give up; each at its own instant, in time order.
+//! What time does to a gate: leases end, the line is let through, those in it give up; each at its
+//! own instant, in time order.
 
 use super::Effect;
 use super::Gate;
@@ -10,22 +11,24 @@ use crate::engine::shared::waiting::{Answer, Ticket};
 use crate::engine::time::Micros;
 
 impl Gate {
-    /// What a command decides on: the line as it is at `now`. Leases are taken away as many as there may be.
+    /// What a command decides on: the line as it is at `now`. Leases are taken away as many as
+    /// there may be.
     pub(super) fn begin(&mut self, now: Micros, journal: &mut Journal) {
         if !self.end_due(now, journal.left(), journal) {
             self.advance(now, usize::MAX, journal);
         }
     }
 
-    /// The line may go on at `now`, after something was decided: as far as the command may go, the rest is due at once.
+    /// The line may go on at `now`, after something was decided: as far as the command may go, the
+    /// rest is due at once.
     pub(super) fn serve_now(&mut self, now: Micros, journal: &mut Journal) {
         self.retry_at = self.retry_at.min(now);
         let steps = self.serve(now, now, journal.left(), journal);
         journal.spend(steps);
     }
 
-    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers how many were done. Leases need not be taken
-    /// away for that.
+    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers
+    /// how many were done. Leases need not be taken away for that.
     pub(super) fn advance(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         if self.line.len() == 0 {
             self.permits.reach(now);
@@ -55,7 +58,8 @@ impl Gate {
         if steps < most {
             self.permits.reach(now);
             if self.tried_at != now {
-                // `retry_at` counts in whole ms: what is there a little sooner serves whoever comes to wait, before a newcomer.
+                // `retry_at` counts in whole ms: what is there a little sooner serves whoever comes
+                // to wait, before a newcomer.
                 steps += self.serve(now, now, most - steps, journal);
             }
         }
@@ -63,7 +67,8 @@ impl Gate {
         steps
     }
 
-    /// When the line moves next: its first is to be tried, as a permit is back or it is time, or somebody in it gives up.
+    /// When the line moves next: its first is to be tried, as a permit is back or it is time, or
+    /// somebody in it gives up.
     fn next_turn(&self) -> Option<Micros> {
         let (end, _) = self.line.first_end()?;
         let limit = self.stages.iter().find_map(|stage| match &stage.state {
@@ -75,8 +80,8 @@ impl Gate {
         [Some(end), Some(self.retry_at), permit].into_iter().flatten().min()
     }
 
-    /// Does what is due at `now`: first in the line, then leases that are over are taken away, in the order of their ends; at most `most` steps. True when
-    /// nothing due is left.
+    /// Does what is due at `now`: first in the line, then leases that are over are taken away, in
+    /// the order of their ends; at most `most` steps. True when nothing due is left.
     pub(super) fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         if now < self.permits.over_to() {
             // What was over by then stays so.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Effect {
-    /// All stages with their levels. The leases go on if the stage that gives them keeps its name, else they are gone.
+    /// All stages with their levels. The leases go on if the stage that gives them keeps its name,
+    /// else they are gone.
     Set {
         #[serde(deserialize_with = "few")]
         stages: Vec<Stage>,

@@ -1,14 +1,19 @@
-//! `GATE`: several stages in a row, passed all or not at all: token buckets, leaky buckets, permits.
+//! `GATE`: several stages in a row, passed all or not at all: token buckets, leaky buckets,
+//! permits.
 //!
-//! States: *blank* (no stages, the same as no key) or *set*: 1 … 16 stages with unique names, at most one of which gives permits. A set
-//! gate stays until it is deleted.
+//! States: *blank* (no stages, the same as no key) or *set*: 1 … 16 stages with unique names, at
+//! most one of which gives permits. A set gate stays until it is deleted.
 //!
 //! Invariants:
-//! - A pass is judged by all stages before it is charged by any (see shared/pass.rs); refused, it leaves no more than a bucket's refusal may.
-//! - Permits are leases as a semaphore's (see [`super::semaphore`]): over at their instant, whether or not they were taken away, which the timer may do later.
-//! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
-//! - While somebody waits a newcomer is refused or joins the line. The first in line is tried whenever a lease ends, one leaves, the gate
-//!   is set, and at `retry_at`, when the stages as they stand would let it through.
+//! - A pass is judged by all stages before it is charged by any (see shared/pass.rs); refused, it
+//!   leaves no more than a bucket's refusal may.
+//! - Permits are leases as a semaphore's (see [`super::semaphore`]): over at their instant, whether
+//!   or not they were taken away, which the timer may do later.
+//! - At one instant: leases end, then the line is served, then those in line whose time is over are
+//!   refused.
+//! - While somebody waits a newcomer is refused or joins the line. The first in line is tried
+//!   whenever a lease ends, one leaves, the gate is set, and at `retry_at`, when the stages as they
+//!   stand would let it through.
 //! - Not state: the line, the answers not yet told, the counters.
 
 mod due;
@@ -78,7 +83,8 @@ pub struct StageInfo {
 }
 
 impl Gate {
-    /// `GATE.SET`: the stages, in order; those whose name and kind stay keep their level. The names are unique, at most one is a semaphore.
+    /// `GATE.SET`: the stages, in order; those whose name and kind stay keep their level. The names
+    /// are unique, at most one is a semaphore.
     pub fn set(&mut self, stages: &[(&[u8], Config)], now: Micros, journal: &mut Journal) {
         self.begin(now, journal);
         let old = |name: &[u8], kind| self.stages.iter().find(|s| *s.name == *name && s.state.kind() == kind);
@@ -101,7 +107,8 @@ impl Gate {
         self.finish(pass, &looks, cost, now, journal)
     }
 
-    /// `GATE.PASS … BLOCK ms`: None if the client has to wait; it is answered when it passes or its time is over.
+    /// `GATE.PASS … BLOCK ms`: None if the client has to wait; it is answered when it passes or its
+    /// time is over.
     #[allow(clippy::too_many_arguments)] // the command's arguments, no more
     pub fn pass_or_wait(
         &mut self,
@@ -134,8 +141,8 @@ impl Gate {
         Pass::judge(&self.own_looks(None, cost, maxwait_ms, now), cost)
     }
 
-    /// What each stage says of a pass by a newcomer; the names are those of the stages, or `key/stage`. The first step of `MPASS`, for
-    /// which the object must have been settled.
+    /// What each stage says of a pass by a newcomer; the names are those of the stages, or
+    /// `key/stage`. The first step of `MPASS`, for which the object must have been settled.
     pub fn looks(&self, key: Option<&[u8]>, cost: i64, maxwait_ms: Option<i64>, now: Micros) -> Vec<Look> {
         self.looks_from(None, key, cost, maxwait_ms, now)
     }
@@ -206,7 +213,8 @@ impl Gate {
         self.stages.iter().any(|s| s.state.kind() == Kind::Permits)
     }
 
-    /// Charges a pass that all have granted, as of `at`; a permit's lease runs from `now` + wait. The last step of a granted `MPASS`.
+    /// Charges a pass that all have granted, as of `at`; a permit's lease runs from `now` + wait.
+    /// The last step of a granted `MPASS`.
     pub fn charge(&mut self, cost: i64, pass: &Pass, at: Micros, now: Micros, journal: &mut Journal) {
         self.granted += 1;
         for index in 0..self.stages.len() {
@@ -231,7 +239,8 @@ impl Gate {
         }
     }
 
-    /// Counts a refusal and makes the repairs that it may make. The last step of a refused `MPASS`; `looks` are this gate's.
+    /// Counts a refusal and makes the repairs that it may make. The last step of a refused `MPASS`;
+    /// `looks` are this gate's.
     pub fn refuse(&mut self, looks: &[Look], now: Micros, journal: &mut Journal) {
         self.refused += 1;
         for (stage, look) in self.stages.iter_mut().zip(looks) {
@@ -311,7 +320,8 @@ impl Gate {
         self.retry_at = at.saturating_add(retry_ms.max(1).saturating_mul(MS));
     }
 
-    /// Lets the line through as far as it goes at `at`, at most `most`; answers how many that were. Leases begin at `now`.
+    /// Lets the line through as far as it goes at `at`, at most `most`; answers how many that were.
+    /// Leases begin at `now`.
     fn serve(&mut self, at: Micros, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut steps = 0;
         while steps < most

@@ -1,4 +1,5 @@
-//! The gate against a naive model put together from those of its stages; every history is also folded through its carried effects.
+//! The gate against a naive model put together from those of its stages; every history is also
+//! folded through its carried effects.
 
 mod lagging;
 
@@ -274,8 +275,8 @@ impl Bench {
         Self { now: T0, o, mirror, model, receipts: Vec::new(), tickets: 0 }
     }
 
-    /// Time passes up to `to`, stopping where something is due. (But not for ever: two stages that cool in turn keep a costly pass waiting
-    /// until its time is over.)
+    /// Time passes up to `to`, stopping where something is due. (But not for ever: two stages that
+    /// cool in turn keep a costly pass waiting until its time is over.)
     fn apply_due(&mut self, mut to: Micros, j: &mut Journal) {
         let mut stops = 0;
         while let Some(at) = self.o.next_event().filter(|at| *at <= to && *at > self.now) {

@@ -1,4 +1,5 @@
-//! A vector in pieces: it grows and shrinks without ever moving what is there, and leaves at most one piece unused.
+//! A vector in pieces: it grows and shrinks without ever moving what is there, and leaves at most
+//! one piece unused.
 
 const PIECE: usize = 1_024;
 

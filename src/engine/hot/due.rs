@@ -1,16 +1,22 @@
-//! What time and a changed rule do to the subjects: full ones go, all are carried over to the new rule, and those for whom there is no room are forgotten.
+//! What time and a changed rule do to the subjects: full ones go, all are carried over to the new
+//! rule, and those for whom there is no room are forgotten.
 //!
-//! **Put off.** With very many subjects that is done in pieces (see `queue/due.rs` for the same in queues). A command decides right before the rest
-//! is done:
+//! **Put off.** With very many subjects that is done in pieces (see `queue/due.rs` for the same in
+//! queues). A command decides right before the rest is done:
 //!
-//! - A subject that is still kept by an older rule is *judged* as converted: from rule to rule, at the instants at which they were changed. Converting
-//!   it changes nothing that is told, kept or compared ([`Hot::bucket`] is the same before and after), so a snapshot tells the converted state,
-//!   and it does not matter how far a replica has come. What is decided on is converted first.
-//! - While some are not converted nobody knows who is nearest to full: nobody is forgotten, and there may be more than `max`.
-//! - Until its turn comes a subject above `max` is limited by what it really has. So nobody is granted more than by the rule, and `forgotten` counts
-//!   those who are given the rest. A new subject has as many forgotten for it as the command may do, one at least.
+//! - A subject that is still kept by an older rule is *judged* as converted: from rule to rule, at
+//!   the instants at which they were changed. Converting it changes nothing that is told, kept or
+//!   compared ([`Hot::bucket`] is the same before and after), so a snapshot tells the converted
+//!   state, and it does not matter how far a replica has come. What is decided on is converted
+//!   first.
+//! - While some are not converted nobody knows who is nearest to full: nobody is forgotten, and
+//!   there may be more than `max`.
+//! - Until its turn comes a subject above `max` is limited by what it really has. So nobody is
+//!   granted more than by the rule, and `forgotten` counts those who are given the rest. A new
+//!   subject has as many forgotten for it as the command may do, one at least.
 //!
-//! Nothing of it is noted but by being done: a rest is there if rules of the past are, or more subjects than `max`.
+//! Nothing of it is noted but by being done: a rest is there if rules of the past are, or more
+//! subjects than `max`.
 
 use super::subjects::{Deficit, GENERATIONS, ms};
 use super::{Effect, Hot, most};
@@ -21,7 +27,8 @@ use crate::engine::time::Micros;
 /// At most so many full subjects are dropped by one take: no call stops for long.
 const DROPS: usize = 1_000;
 
-/// With more subjects than this, and a clock that stepped back, the nearest to full is not sought among all.
+/// With more subjects than this, and a clock that stepped back, the nearest to full is not sought
+/// among all.
 const SEARCHED: usize = 4_096;
 
 /// So many are looked at for it in the time of one step.
@@ -41,7 +48,8 @@ impl Hot {
         self.max = max;
         let Some(old) = old.filter(|old| *old != limits && self.subjects.len() > 0) else { return };
         if self.past.len() + 1 == GENERATIONS {
-            // No more can be told apart: whoever changes the rule again and again has it done at once.
+            // No more can be told apart: whoever changes the rule again and again has it done at
+            // once.
             self.rule = Some(old);
             self.convert_down_to(0);
             self.rule = Some(limits);
@@ -52,7 +60,8 @@ impl Hot {
         self.latest = self.latest.max(at);
     }
 
-    /// What a subject of that age is missing by the rule of now; None: it was full when a rule was changed, and went.
+    /// What a subject of that age is missing by the rule of now; None: it was full when a rule was
+    /// changed, and went.
     pub(super) fn converted(&self, slot: u32, age: usize) -> Option<Deficit> {
         let (first, rule) = (self.past.len().checked_sub(age)?, self.rule?);
         let excepted = self.exceptions.get(self.subjects.name(slot));
@@ -95,7 +104,8 @@ impl Hot {
         }
     }
 
-    /// Goes on with converting, from the last slot down: in the place of one that goes comes one that was looked at. Answers how many it looked at.
+    /// Goes on with converting, from the last slot down: in the place of one that goes comes one
+    /// that was looked at. Answers how many it looked at.
     fn convert_most(&mut self, most: usize) -> usize {
         let left = self.subjects.len().min(self.unconverted);
         self.convert_down_to(left.saturating_sub(most));
@@ -133,8 +143,8 @@ impl Hot {
         done
     }
 
-    /// So many subjects go, or as many as `most` steps allow, at least one: the full ones first, then those nearest to full, which are
-    /// counted. Answers the steps it took.
+    /// So many subjects go, or as many as `most` steps allow, at least one: the full ones first,
+    /// then those nearest to full, which are counted. Answers the steps it took.
     fn forget(&mut self, count: usize, most: usize, now: Micros, journal: &mut Journal) -> usize {
         let mut gone = self.forget_full(now, count.min(most.max(1)), journal);
         let mut steps = gone;
@@ -163,7 +173,8 @@ impl Hot {
         self.commit(Effect::Drop { subject, counted }, journal);
     }
 
-    /// Makes room for a new subject: drops what is full (an old entry of its own, too), and if need be the nearest to full.
+    /// Makes room for a new subject: drops what is full (an old entry of its own, too), and if need
+    /// be the nearest to full.
     pub(super) fn make_room(&mut self, subject: &[u8], now: Micros, journal: &mut Journal) {
         if self.past.is_empty() {
             let mut dropped = self.forget_full(now, DROPS, journal);
@@ -223,7 +234,8 @@ impl Hot {
         self.subjects.slots().min_by_key(|slot| nearness(*slot))
     }
 
-    /// `Effect::Set`, of an earlier build, and the head of a snapshot: the same as `Rule` with all that follows.
+    /// `Effect::Set`, of an earlier build, and the head of a snapshot: the same as `Rule` with all
+    /// that follows.
     pub(super) fn set_at_once(&mut self, limits: Limits, max: i64, at: Micros) {
         self.change_rule(limits, max, at);
         self.convert_down_to(0);

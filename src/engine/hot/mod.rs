@@ -1,20 +1,24 @@
 //! `HOT`: one resource limited per subject by one rule, with exceptions, in bounded memory.
 //!
-//! Every subject has a token bucket. One that is full needs no entry (full is the same as absent), so only subjects in debt to
-//! their limit are kept, compactly (see [`subjects`]).
+//! Every subject has a token bucket. One that is full needs no entry (full is the same as absent),
+//! so only subjects in debt to their limit are kept, compactly (see [`subjects`]).
 //!
 //! States: *blank* (no rule, the same as no key) or *set*; a rule stays until it is deleted.
 //!
 //! Invariants:
 //! - A subject with an exception is reckoned by that, every other by the rule.
-//! - At most `max` subjects are kept, or more for a moment after the rule was changed. A granted take of a new one first drops those that
-//!   are full, then, if there is no room, the one nearest to full, which is counted as forgotten. Nearest: by instant of fullness in ms, then by name.
-//! - Full ones are dropped when a new one comes, when the rule is set, and by the timer once they have been full for [`LINGER`]: until
-//!   then a clock that steps back finds them as they were.
-//! - What a changed rule makes of very many subjects is done in pieces, and seen at once (see [`due`]).
-//! - A refused take changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
-//! - `Set`, `Rule`, `Forget` and `Evict` are the effects that reckon when applied: exact functions of the state and of what they carry, so
-//!   that a rule for a million subjects is changed by a few bytes. All others are absolute; `Converted` changes nothing that is told or kept.
+//! - At most `max` subjects are kept, or more for a moment after the rule was changed. A granted
+//!   take of a new one first drops those that are full, then, if there is no room, the one nearest
+//!   to full, which is counted as forgotten. Nearest: by instant of fullness in ms, then by name.
+//! - Full ones are dropped when a new one comes, when the rule is set, and by the timer once they
+//!   have been full for [`LINGER`]: until then a clock that steps back finds them as they were.
+//! - What a changed rule makes of very many subjects is done in pieces, and seen at once (see
+//!   [`due`]).
+//! - A refused take changes nothing, but that a level may be cut which a step back of the clock put
+//!   too far ahead.
+//! - `Set`, `Rule`, `Forget` and `Evict` are the effects that reckon when applied: exact functions
+//!   of the state and of what they carry, so that a rule for a million subjects is changed by a few
+//!   bytes. All others are absolute; `Converted` changes nothing that is told or kept.
 //! - Not state: the hottest, the counters of takes.
 
 mod chunked;
@@ -58,7 +62,8 @@ pub struct NoRule;
 pub struct Hot {
     rule: Option<Limits>,
     max: i64,
-    /// The rules before it by which some subjects are still kept, oldest first; and up to where they may be.
+    /// The rules before it by which some subjects are still kept, oldest first; and up to where
+    /// they may be.
     past: VecDeque<Past>,
     unconverted: usize,
     subjects: Subjects,
@@ -117,7 +122,8 @@ impl Hot {
         Ok(())
     }
 
-    /// `HOT.EXCEPT … DEL`: the rule holds for the subject again; answers how many exceptions were removed.
+    /// `HOT.EXCEPT … DEL`: the rule holds for the subject again; answers how many exceptions were
+    /// removed.
     pub fn except_no_more(
         &mut self,
         subject: &[u8],
@@ -259,7 +265,8 @@ impl Hot {
         self.exceptions.get(subject).copied().or(self.rule)
     }
 
-    /// The bucket in a slot, by the rule of now; None: it was full when the rule was changed, so it is as if it were not there.
+    /// The bucket in a slot, by the rule of now; None: it was full when the rule was changed, so it
+    /// is as if it were not there.
     fn bucket(&self, slot: u32) -> Option<Bucket> {
         let limits = self.limits(self.subjects.name(slot))?;
         let Deficit { missing, at } = match self.subjects.age(slot) {

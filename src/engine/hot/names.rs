@@ -1,7 +1,9 @@
-//! The bytes of subjects: names of about the same length lie side by side in blocks of one size, without gaps.
+//! The bytes of subjects: names of about the same length lie side by side in blocks of one size,
+//! without gaps.
 //!
-//! A block is the slot of its owner (4 bytes) and the name, filled up to a multiple of 4. A removed block's place is taken by the
-//! last of its size, so nothing is ever left over; whoever removes must tell the owner of the moved block.
+//! A block is the slot of its owner (4 bytes) and the name, filled up to a multiple of 4. A removed
+//! block's place is taken by the last of its size, so nothing is ever left over; whoever removes
+//! must tell the owner of the moved block.
 
 /// The longest name of a subject.
 pub const MAX_NAME: usize = 512;
@@ -16,7 +18,8 @@ pub(super) struct Names {
     sizes: Vec<Size>,
 }
 
-/// All blocks of one size. Invariant: all pieces but the last hold `PIECE` blocks, and the last is not empty.
+/// All blocks of one size. Invariant: all pieces but the last hold `PIECE` blocks, and the last is
+/// not empty.
 #[derive(Debug, Clone, Default)]
 struct Size {
     pieces: Vec<Vec<u8>>,

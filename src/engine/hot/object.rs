@@ -18,8 +18,9 @@ use std::ffi::CStr;
 /// One change. The order of the variants is their wire number: new ones go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect<'a> {
-    /// The rule from `at` on: every subject without an exception is carried over, those full are dropped, those for whom there is no
-    /// room are forgotten, nearest to full first. Not made any more but on an object without subjects: `Rule` leaves that for later.
+    /// The rule from `at` on: every subject without an exception is carried over, those full are
+    /// dropped, those for whom there is no room are forgotten, nearest to full first. Not made any
+    /// more but on an object without subjects: `Rule` leaves that for later.
     Set { limits: Limits, max: i64, at: Micros },
     /// A subject that is not kept has limits of its own, or the rule's again.
     Except {
@@ -44,10 +45,11 @@ pub enum Effect<'a> {
     Forget { count: u64 },
     /// How many were forgotten so far.
     Forgotten { total: u64 },
-    /// The rule from `at` on: every subject without an exception is as if carried over, those full then as if dropped.
+    /// The rule from `at` on: every subject without an exception is as if carried over, those full
+    /// then as if dropped.
     Rule { limits: Limits, max: i64, at: Micros },
-    /// Of the subjects that were there when the rule was changed at most so many are still to be carried over; what is told and kept is the
-    /// same as before.
+    /// Of the subjects that were there when the rule was changed at most so many are still to be
+    /// carried over; what is told and kept is the same as before.
     Converted { left: u64 },
     /// The first `count` subjects, in the order in which they become full, are forgotten.
     Evict { count: u64 },

@@ -1,17 +1,22 @@
-//! The subjects of a rule that are not full: found by name, and in the order in which they become full.
+//! The subjects of a rule that are not full: found by name, and in the order in which they become
+//! full.
 //!
-//! Each has an *entry* of 32 bytes in a dense array of slots, its name beside it (see [`super::names`]), 4 bytes in a heap and 4 in a hash
-//! table that grows and shrinks one bucket at a time (linear hashing). So a call costs O(log n) and none ever stops to move everything.
+//! Each has an *entry* of 32 bytes in a dense array of slots, its name beside it (see
+//! [`super::names`]), 4 bytes in a heap and 4 in a hash table that grows and shrinks one bucket at
+//! a time (linear hashing). So a call costs O(log n) and none ever stops to move everything.
 //!
-//! An entry does not hold the level but when the bucket is full again: `full_at`, how long that is from its own instant (`since`), and by
-//! how much it is over then (`over`, less than a µs's gain). With the refill rate that is the exact level. What does not fit (full
-//! only after 12 days or later) lies in a map of its own.
+//! An entry does not hold the level but when the bucket is full again: `full_at`, how long that is
+//! from its own instant (`since`), and by how much it is over then (`over`, less than a µs's gain).
+//! With the refill rate that is the exact level. What does not fit (full only after 12 days or
+//! later) lies in a map of its own.
 //!
-//! When the rule changes what every entry means, a new *generation* begins: the heap begins empty, and an entry is *old*, and in no order, until it
-//! is put again (see [`super::due`]). So beginning costs nothing, however many there are.
+//! When the rule changes what every entry means, a new *generation* begins: the heap begins empty,
+//! and an entry is *old*, and in no order, until it is put again (see [`super::due`]). So beginning
+//! costs nothing, however many there are.
 //!
-//! Invariants: slots are 0 … len-1; the table holds each slot once, the heap each that is not old; an entry knows its place in the heap, if it
-//! is there, and the next of its bucket. The order is total: (instant of fullness in whole ms, rounded up; name).
+//! Invariants: slots are 0 … len-1; the table holds each slot once, the heap each that is not old;
+//! an entry knows its place in the heap, if it is there, and the next of its bucket. The order is
+//! total: (instant of fullness in whole ms, rounded up; name).
 
 mod heap;
 
@@ -39,7 +44,8 @@ struct Entry {
     /// `over` (40 bits), then the low bits of `since`.
     over_since: u64,
     since_high: u16,
-    /// The length of the name less one (9 bits), the generation (3 bits), and some bits of the hash, so that a stranger's name is rarely looked at.
+    /// The length of the name less one (9 bits), the generation (3 bits), and some bits of the
+    /// hash, so that a stranger's name is rarely looked at.
     len_tag: u16,
     name: u32,
     /// The next slot in the same bucket of the table.
@@ -138,7 +144,8 @@ impl Subjects {
         )
     }
 
-    /// A new generation begins: all are one older. At most [`GENERATIONS`] - 1 times until all have been put.
+    /// A new generation begins: all are one older. At most [`GENERATIONS`] - 1 times until all have
+    /// been put.
     pub(super) fn grow_old(&mut self) {
         self.generation = self.generation.wrapping_add(1 << GENERATION_SHIFT) & GENERATION;
         self.heap = Chunked::default();
@@ -182,7 +189,8 @@ impl Subjects {
         slots
     }
 
-    /// How many are full at `now`, of the first `looked_at`. As the order goes by whole ms, one that is full may stand behind one that is not quite.
+    /// How many are full at `now`, of the first `looked_at`. As the order goes by whole ms, one
+    /// that is full may stand behind one that is not quite.
     pub(super) fn count_full(&self, now: Micros, looked_at: usize) -> usize {
         self.until_ms(now).take(looked_at).filter(|slot| self.full_at(*slot) <= i128::from(now)).count()
     }
@@ -241,7 +249,8 @@ impl Subjects {
             self.enter(slot);
             return;
         }
-        // A new one's is 0, so it rises; one that was there is nearly always full later than before, so it sinks.
+        // A new one's is 0, so it rises; one that was there is nearly always full later than
+        // before, so it sinks.
         let before = self.full_at(slot);
         self.write(slot, deficit, rate);
         let place = self.entry(slot).map_or(0, |e| e.place as usize);

@@ -1,9 +1,10 @@
 //! Who asks most, recent first: a sketch of bounded size (space-saving, with decay). Not state.
 //!
-//! At most [`TRACKED`] subjects are counted. One that is not takes the place of the least of them and *inherits* its weight, which only
-//! keeps its place: it is never told as the newcomer's own. All weights are halved every [`HALF_LIFE`]. So, with N the sum of all
-//! decayed calls: whoever made more than N / TRACKED of them is counted, and what is told of a subject is never too much, and too little by at most
-//! N / TRACKED.
+//! At most [`TRACKED`] subjects are counted. One that is not takes the place of the least of them
+//! and *inherits* its weight, which only keeps its place: it is never told as the newcomer's own.
+//! All weights are halved every [`HALF_LIFE`]. So, with N the sum of all decayed calls: whoever
+//! made more than N / TRACKED of them is counted, and what is told of a subject is never too much,
+//! and too little by at most N / TRACKED.
 
 use crate::engine::time::{MS, Micros};
 use hashbrown::HashTable;
@@ -50,7 +51,8 @@ impl Counter {
     }
 }
 
-/// One of the hottest: how many calls were granted and refused, older ones counting less (rounded up).
+/// One of the hottest: how many calls were granted and refused, older ones counting less (rounded
+/// up).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hottest<'a> {
     pub subject: &'a [u8],

@@ -1,17 +1,22 @@
 //! `LB`: the leaky bucket in a key, a shaper that says how long to wait.
 //!
-//! A [`Leaky`] (the arithmetic is there) with what a key adds to it: limits that come with the calls or are *pinned* by `LB.SET`, and clients
-//! who were admitted and whose replies are held until their wait is over.
+//! A [`Leaky`] (the arithmetic is there) with what a key adds to it: limits that come with the
+//! calls or are *pinned* by `LB.SET`, and clients who were admitted and whose replies are held
+//! until their wait is over.
 //!
-//! States: *blank* (no limits known, the same as no key), *unpinned* (empty it forgets its limits: the same as absent), *pinned*.
+//! States: *blank* (no limits known, the same as no key), *unpinned* (empty it forgets its limits:
+//! the same as absent), *pinned*.
 //!
 //! Invariants:
-//! - A refused call changes nothing, but that a level may be cut which a step back of the clock put too far ahead.
-//! - What is due is that clients may go on, and each of them is connected: that is all done before the next decision, and told in pieces.
-//! - The instant at which a waiting client goes on is fixed when it is admitted. If it goes away before, its place is given back, which
-//!   helps later comers only.
+//! - A refused call changes nothing, but that a level may be cut which a step back of the clock put
+//!   too far ahead.
+//! - What is due is that clients may go on, and each of them is connected: that is all done before
+//!   the next decision, and told in pieces.
+//! - The instant at which a waiting client goes on is fixed when it is admitted. If it goes away
+//!   before, its place is given back, which helps later comers only.
 //! - A plain bucket (unpinned, nobody waits) has no extras: 40 bytes, no allocation of its own.
-//! - Not state, so in no effect, snapshot or copy: those who wait, the answers not yet told and the two counters.
+//! - Not state, so in no effect, snapshot or copy: those who wait, the answers not yet told and the
+//!   two counters.
 
 mod object;
 #[cfg(test)]
@@ -114,7 +119,8 @@ impl LeakyBucket {
         self.ask(limits, cost, maxwait_ms, now, journal)
     }
 
-    /// `LB.TAKE … BLOCK`: None if it is admitted and has to wait; the client is answered when its wait is over.
+    /// `LB.TAKE … BLOCK`: None if it is admitted and has to wait; the client is answered when its
+    /// wait is over.
     pub fn take_or_wait(
         &mut self,
         limits: Option<Limits>,
@@ -219,7 +225,8 @@ impl LeakyBucket {
         self.repair(now, journal);
     }
 
-    /// `LB.REFUND`: the six fields, `granted` = whole units given up; zeros when there is no bucket.
+    /// `LB.REFUND`: the six fields, `granted` = whole units given up; zeros when there is no
+    /// bucket.
     pub fn refund(&mut self, tokens: i64, now: Micros, journal: &mut Journal) -> [i64; 6] {
         self.serve(now, usize::MAX);
         let Some(stored) = self.bucket().filter(|b| !self.forgets(b, now)) else {
@@ -246,7 +253,8 @@ impl LeakyBucket {
         }
     }
 
-    /// `LB.RESET`: empty; an unpinned bucket is as if it had never been. Those waiting go on at once.
+    /// `LB.RESET`: empty; an unpinned bucket is as if it had never been. Those waiting go on at
+    /// once.
     pub fn reset(&mut self, now: Micros, journal: &mut Journal) {
         let Some(bucket) = self.bucket() else {
             return;

@@ -1,4 +1,5 @@
-//! The leaky bucket against a naive model that reckons with fractions; every history is also folded through its carried effects.
+//! The leaky bucket against a naive model that reckons with fractions; every history is also folded
+//! through its carried effects.
 
 use super::*;
 use crate::engine::bucket::MAX_COUNT;

@@ -1,4 +1,5 @@
-//! What becomes of deliveries: ACK, NACK, EXTEND, REQUEUE, and how a message comes back (which the end of a lease does too).
+//! What becomes of deliveries: ACK, NACK, EXTEND, REQUEUE, and how a message comes back (which the
+//! end of a lease does too).
 
 use super::effect::{Cause, Step};
 use super::effect_batch::EffectBatch;
@@ -152,7 +153,8 @@ impl Queue {
         out
     }
 
-    /// Gives back, uncounted, up to `count` messages in flight, longest held first; answers how many.
+    /// Gives back, uncounted, up to `count` messages in flight, longest held first; answers how
+    /// many.
     pub fn requeue(&mut self, now: Micros, which: Which<'_>, count: u64, journal: &mut Journal) -> u64 {
         self.begin_command();
         let most = usize::try_from(count).unwrap_or(usize::MAX);

@@ -1,7 +1,8 @@
 //! Where the changes of a queue are made, and nowhere else.
 //!
-//! The deciding code makes a command's changes one by one (`step`, `push_one`, `claim_one`) and records them together, as the same calls will be
-//! made by whoever applies the record. The numbers that a change uses up (`next_seq`, `next_turn`, …) are raised by making it, so deciding only
+//! The deciding code makes a command's changes one by one (`step`, `push_one`, `claim_one`) and
+//! records them together, as the same calls will be made by whoever applies the record. The numbers
+//! that a change uses up (`next_seq`, `next_turn`, …) are raised by making it, so deciding only
 //! reads them.
 
 use super::Queue;

@@ -1,8 +1,9 @@
 //! CLAIM: which message is handed out next, and to hand it out.
 //!
-//! The lane is chosen by its seat: the first seat whose lane may have one more in flight. Seats are ordered by busy members first, so
-//! if the first is at the bound all are, but lane 0, which has none. A lane found without a token is parked until its next; when that
-//! instant has come it takes its seat again.
+//! The lane is chosen by its seat: the first seat whose lane may have one more in flight. Seats are
+//! ordered by busy members first, so if the first is at the bound all are, but lane 0, which has
+//! none. A lane found without a token is parked until its next; when that instant has come it takes
+//! its seat again.
 
 use super::config::NO_PAUSE;
 use super::effect::{After, Claim, Claimed};
@@ -170,7 +171,8 @@ impl Queue {
         out
     }
 
-    /// Messages handed out with NOACK that reached nobody are ready again, as long ready as before. One whose id was given to another since stays gone.
+    /// Messages handed out with NOACK that reached nobody are ready again, as long ready as before.
+    /// One whose id was given to another since stays gone.
     pub fn untake(&mut self, now: Micros, taken: Vec<Taken>, journal: &mut Journal) {
         self.begin_command();
         for Taken { record, id, payload } in taken {
@@ -234,7 +236,8 @@ impl Queue {
         full || self.ready == 0 || self.claim_paused(now, None)
     }
 
-    /// The lane to be served next, of all or of the group asked for, the queue's own bucket left aside.
+    /// The lane to be served next, of all or of the group asked for, the queue's own bucket left
+    /// aside.
     fn pick_lane(&mut self, now: Micros, group: Option<&[u8]>) -> Option<u32> {
         if self.is_held_up(now) {
             return None;
@@ -280,7 +283,8 @@ impl Queue {
         fronts.min_by_key(|slot| self.messages.get(*slot).map(|m| self.rank(m.priority, m.place())))
     }
 
-    /// Whether a claim would get something now. (Changes nothing but where lanes without tokens are kept.)
+    /// Whether a claim would get something now. (Changes nothing but where lanes without tokens are
+    /// kept.)
     pub fn claimable(&mut self, now: Micros, group: Option<&[u8]>) -> bool {
         self.has_token(now) && self.pick_lane(now, group).is_some()
     }
@@ -312,8 +316,8 @@ impl Queue {
         (!tokens.has_one(limits, now)).then(|| tokens.one_at(limits))
     }
 
-    /// When nothing but the tokens of groups stands in the way of a claim of any message: the instant at which the first are there (not after
-    /// `now`: already).
+    /// When nothing but the tokens of groups stands in the way of a claim of any message: the
+    /// instant at which the first are there (not after `now`: already).
     pub fn claimable_at(&mut self, now: Micros) -> Option<Micros> {
         if self.pick_lane(now, None).is_some() {
             return Some(now);
@@ -322,7 +326,8 @@ impl Queue {
         self.parked.first().filter(|_| !self.is_held_up(now)).map(|(until, _)| *until)
     }
 
-    /// What becomes of the follower of a message that is live no more at `now`; `turn`: the one its lane has just been given.
+    /// What becomes of the follower of a message that is live no more at `now`; `turn`: the one its
+    /// lane has just been given.
     pub(super) fn what_follows(&self, slot: u32, now: Micros, turn: Option<u64>) -> After {
         let follower = self.more_of(slot).map_or(NONE, |x| x.follower);
         let Some(f) = self.messages.get(follower) else { return After::None };

@@ -1,6 +1,7 @@
 //! What a queue is configured with, and what it counts.
 //!
-//! Durations are µs; 0 means off for all but `lease`. `Settings` is the part of a configuration that one `RQ.SET` gives.
+//! Durations are µs; 0 means off for all but `lease`. `Settings` is the part of a configuration
+//! that one `RQ.SET` gives.
 
 use super::lazy::Blank;
 use crate::engine::bucket::{Limits, MAX_COUNT};

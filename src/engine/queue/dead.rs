@@ -1,4 +1,5 @@
-//! Dead letters and what takes messages away by command: REDRIVE, DEL, PURGE, and the bound on the dead.
+//! Dead letters and what takes messages away by command: REDRIVE, DEL, PURGE, and the bound on the
+//! dead.
 
 use super::Queue;
 use super::effect::{Entry, Scope, Step};
@@ -12,7 +13,8 @@ use crate::engine::journal::Journal;
 use crate::engine::names_hash::Set;
 use crate::engine::time::Micros;
 
-/// Which of the dead are to be dropped, as MAXDEAD was lowered: not state, since after a restart it shows again.
+/// Which of the dead are to be dropped, as MAXDEAD was lowered: not state, since after a restart it
+/// shows again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Doomed {
     /// Those with smaller numbers; and how many these still are.
@@ -44,7 +46,8 @@ impl Queue {
         self.doomed.left > 0 || self.config.max_dead > 0 && self.deaths.len() as u64 > self.config.max_dead
     }
 
-    /// The oldest dead are to be dropped as far as there are too many. They are meant by nothing any more.
+    /// The oldest dead are to be dropped as far as there are too many. They are meant by nothing
+    /// any more.
     pub(super) fn doom(&mut self) {
         let kept = (self.deaths.len() as u64).saturating_sub(self.doomed.left);
         if self.config.max_dead > 0 && kept > self.config.max_dead {
@@ -88,7 +91,8 @@ impl Queue {
         self.find_live(id).or_else(|| self.find_kept_dead(id))
     }
 
-    /// Makes dead messages live again: those with these ids, or all, oldest death first; stops at the first that would pass a bound.
+    /// Makes dead messages live again: those with these ids, or all, oldest death first; stops at
+    /// the first that would pass a bound.
     pub fn redrive(
         &mut self,
         now: Micros,
@@ -103,7 +107,8 @@ impl Queue {
         let mut batch = EffectBatch::new(journal);
         let mut redriven = 0;
         let mut seen = Set::default();
-        // By id the live one is meant, else the one that died last; all are looked up before any is moved.
+        // By id the live one is meant, else the one that died last; all are looked up before any is
+        // moved.
         let mut chosen = ids.map(|ids| {
             let dead = ids.iter().filter(|id| self.find_live(id.as_ref()).is_none());
             let slots: Vec<u32> = dead.filter_map(|id| self.find_kept_dead(id.as_ref())).collect();
@@ -144,7 +149,8 @@ impl Queue {
         redriven
     }
 
-    /// Takes away what these ids mean, in any state, and ends their windows; answers how many messages went.
+    /// Takes away what these ids mean, in any state, and ends their windows; answers how many
+    /// messages went.
     pub fn delete(&mut self, now: Micros, ids: &[Id], journal: &mut Journal) -> u64 {
         self.begin_command();
         self.bring_up_all(ids.iter().map(Id::as_ref), now, journal);
@@ -165,8 +171,8 @@ impl Queue {
         deleted
     }
 
-    /// Takes away the messages in these states (never those in flight), up to `count` in the order in which they are listed: dead, delayed,
-    /// ready; answers how many went.
+    /// Takes away the messages in these states (never those in flight), up to `count` in the order
+    /// in which they are listed: dead, delayed, ready; answers how many went.
     pub fn purge(&mut self, scope: Scope, count: Option<u64>, journal: &mut Journal) -> u64 {
         self.begin_command();
         let there = match scope {
@@ -220,7 +226,8 @@ impl Queue {
     pub(super) fn purge_scope(&mut self, scope: Scope) {
         let all = scope == Scope::All;
         let mut slots: Vec<u32> = Vec::new();
-        // Their orders are emptied as a whole first, so that the messages can go in the order in which they lie in memory.
+        // Their orders are emptied as a whole first, so that the messages can go in the order in
+        // which they lie in memory.
         if all || scope == Scope::Ready {
             let lanes: Vec<u32> = self.heads.iter().map(|(_, _, lane, _)| lane).collect();
             for lane in lanes {

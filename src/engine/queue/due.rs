@@ -1,19 +1,26 @@
-//! What time does: lease ends, due delays, TTLs, ends of pauses and windows, full buckets: each at its own instant, in time order.
+//! What time does: lease ends, due delays, TTLs, ends of pauses and windows, full buckets: each at
+//! its own instant, in time order.
 //!
-//! At one instant the order is that of [`Due`]'s variants, within lease ends that of the claims, else that of places. One thing is done at a
-//! time and the next is looked up anew, so stopping anywhere and going on later gives the same.
+//! At one instant the order is that of [`Due`]'s variants, within lease ends that of the claims,
+//! else that of places. One thing is done at a time and the next is looked up anew, so stopping
+//! anywhere and going on later gives the same.
 //!
-//! **Put off.** A command applies a bounded part of what is due and the timer goes on; what a lowered bound makes superfluous (dead letters
-//! above MAXDEAD, messages dropped for a push) is due after all that has an instant. Nothing of it is written down but by being
-//! done: all is derived from the state, so a restart or another master goes on with it. A command that comes before the rest is done
-//! decides right all the same:
+//! **Put off.** A command applies a bounded part of what is due and the timer goes on; what a
+//! lowered bound makes superfluous (dead letters above MAXDEAD, messages dropped for a push) is due
+//! after all that has an instant. Nothing of it is written down but by being done: all is derived
+//! from the state, so a restart or another master goes on with it. A command that comes before the
+//! rest is done decides right all the same:
 //!
-//! - What it names by id or receipt is *brought up*: what is due on those messages happens first, out of turn.
-//! - A ready message whose TTL is over is never handed out, moved or in the way of a push: it goes when it is met.
-//! - A message in flight whose lease is over is not requeued, a dead one above MAXDEAD neither redriven nor moved, and no id means it.
+//! - What it names by id or receipt is *brought up*: what is due on those messages happens first,
+//!   out of turn.
+//! - A ready message whose TTL is over is never handed out, moved or in the way of a push: it goes
+//!   when it is met.
+//! - A message in flight whose lease is over is not requeued, a dead one above MAXDEAD neither
+//!   redriven nor moved, and no id means it.
 //!
-//! Counts and lists may lag. The end is the same in whatever pieces it is done, unless commands come in between: then what the order of
-//! events decides may differ (the turns of groups, the places of followers, the order of deaths).
+//! Counts and lists may lag. The end is the same in whatever pieces it is done, unless commands
+//! come in between: then what the order of events decides may differ (the turns of groups, the
+//! places of followers, the order of deaths).
 
 use super::Queue;
 use super::ack::Return;
@@ -76,7 +83,8 @@ impl Queue {
         [lease, delay, ttl, pause].into_iter().flatten().min()
     }
 
-    /// When `settle` has something to do: the instant of `next_due`. Asked twice a command, so it looks at no message.
+    /// When `settle` has something to do: the instant of `next_due`. Asked twice a command, so it
+    /// looks at no message.
     pub(super) fn next_settling(&self) -> Option<Micros> {
         const NEVER: Micros = Micros::MAX;
         let front = |order: &Order<(Micros, u32)>| order.front().map_or(NEVER, |(at, _)| at);
@@ -222,7 +230,8 @@ impl Queue {
         }
     }
 
-    /// A command decides on this id: what is due on the live message with it, and on what follows that, happens at once, out of turn.
+    /// A command decides on this id: what is due on the live message with it, and on what follows
+    /// that, happens at once, out of turn.
     pub(super) fn bring_up(&mut self, id: IdRef<'_>, now: Micros, batch: &mut EffectBatch<'_>) {
         while let Some(slot) = self.find_live(id)
             && let Some((at, due)) = self.due_of(slot).filter(|(at, _)| *at <= now)

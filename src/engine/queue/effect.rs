@@ -1,7 +1,8 @@
 //! The changes a queue can undergo. `apply.rs` makes them, `wire.rs` carries them.
 //!
-//! All values are absolute: places, instants, claim numbers, turns and own numbers are in the effect. A message is meant by its slot here; on the
-//! wire (see `wire.rs`) by its id or the number of its death, which are the same on every server.
+//! All values are absolute: places, instants, claim numbers, turns and own numbers are in the
+//! effect. A message is meant by its slot here; on the wire (see `wire.rs`) by its id or the number
+//! of its death, which are the same on every server.
 
 use super::config::{Config, Totals};
 use super::message::{Id, Own, Place, Stage};
@@ -216,7 +217,8 @@ pub enum Effect {
     Refill {
         through: Micros,
     },
-    /// The clock was found to have stepped back to here: levels of later instants are cut to what they say now.
+    /// The clock was found to have stepped back to here: levels of later instants are cut to what
+    /// they say now.
     StepBack {
         now: Micros,
     },

@@ -1,7 +1,8 @@
 //! Writes the steps of a command down as they are made, many to an effect.
 //!
-//! A reader of an effect resolves all its names before it applies any, so no effect may name a message twice, or one that came to its
-//! name within it: the batch begins a new effect where that would happen.
+//! A reader of an effect resolves all its names before it applies any, so no effect may name a
+//! message twice, or one that came to its name within it: the batch begins a new effect where that
+//! would happen.
 
 use super::Queue;
 use super::effect::{After, Step};

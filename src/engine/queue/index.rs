@@ -1,17 +1,21 @@
 //! A hash index from keys that live elsewhere to slots, which grows and shrinks in small steps.
 //!
-//! Linear hashing over many small tables: when they are full on average, one table is split in two, and when they are nearly empty,
-//! the last one is merged back. So no insertion or removal ever moves more than one table's entries, at a million as at a thousand.
+//! Linear hashing over many small tables: when they are full on average, one table is split in two,
+//! and when they are nearly empty, the last one is merged back. So no insertion or removal ever
+//! moves more than one table's entries, at a million as at a thousand.
 //!
-//! Nothing is allocated before the first entry; when the last one goes, all but a little room is given back.
+//! Nothing is allocated before the first entry; when the last one goes, all but a little room is
+//! given back.
 //!
-//! Invariant: there are `count` tables (the only one may be without memory), and an entry with hash `h` is in table `table_of(h)`.
+//! Invariant: there are `count` tables (the only one may be without memory), and an entry with hash
+//! `h` is in table `table_of(h)`.
 
 use super::lazy::Blank;
 use crate::engine::footprint::block;
 use hashbrown::HashTable;
 
-/// The average number of entries of a table above which one is split, and below which one is merged.
+/// The average number of entries of a table above which one is split, and below which one is
+/// merged.
 const SPLIT: usize = 56;
 const MERGE: usize = 16;
 /// Tables are kept in pages, so that growing moves no more than a page's list.
@@ -34,11 +38,13 @@ impl Blank for Index {
     }
 }
 
-/// The bits of a hash that choose the table: hashbrown uses the lowest for the place in it and the highest for the tag.
+/// The bits of a hash that choose the table: hashbrown uses the lowest for the place in it and the
+/// highest for the tag.
 const TABLE_BITS: u64 = 0xffff_ffff << TABLE_SHIFT;
 const TABLE_SHIFT: u32 = 16;
 
-/// What sets the hash of one of eight apart from those of the others, in the same table: places side by side, and the tag.
+/// What sets the hash of one of eight apart from those of the others, in the same table: places
+/// side by side, and the tag.
 pub const fn apart(n: u64) -> u64 {
     n << 57 | n
 }

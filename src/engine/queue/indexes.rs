@@ -1,11 +1,15 @@
-//! Where a message is found by its state: `shelve` enters it into the orders that its state asks for, `unshelve` takes it out. A message changes
-//! state, place or follower only between the two. Neither touches seats: whoever changed a lane calls `reseat` when done.
+//! Where a message is found by its state: `shelve` enters it into the orders that its state asks
+//! for, `unshelve` takes it out. A message changes state, place or follower only between the two.
+//! Neither touches seats: whoever changed a lane calls `reseat` when done.
 //!
 //! Orders, each by instant, then by a number that makes it total:
-//! - ready: one per lane and priority, by place; `heads` holds the first of each, so that the longest ready of all is at hand;
-//! - delayed: by due instant, then place order; in flight: by deadline, then claim, and once more by claim;
-//! - not in flight and with a TTL: by the instant at which it expires; with the queue's TTL: by the instant from which that counts, so that
-//!   another TTL needs no new order (it is built when the queue gets a TTL);
+//! - ready: one per lane and priority, by place; `heads` holds the first of each, so that the
+//!   longest ready of all is at hand;
+//! - delayed: by due instant, then place order; in flight: by deadline, then claim, and once more
+//!   by claim;
+//! - not in flight and with a TTL: by the instant at which it expires; with the queue's TTL: by the
+//!   instant from which that counts, so that another TTL needs no new order (it is built when the
+//!   queue gets a TTL);
 //! - dead: by the number of their death.
 
 use super::Queue;
@@ -169,7 +173,8 @@ impl Queue {
             let rest = || (claim_of(messages, more, e.1), e.1).cmp(&(claim, slot));
             e.0.cmp(&deadline).then_with(rest)
         };
-        // What was claimed together has one deadline, and mostly lies in the order of slots: to compare claims is to look at a message each.
+        // What was claimed together has one deadline, and mostly lies in the order of slots: to
+        // compare claims is to look at a message each.
         self.deadlines.remove_near((deadline, slot), |e| e.cmp(&(deadline, slot)), place);
     }
 
@@ -249,7 +254,8 @@ impl Queue {
         self.unindexed = (self.config.ttl > 0 && self.messages.len() > 0).then_some(0);
     }
 
-    /// Enters messages into the order of what expires by the queue's TTL; looks at up to `most` slots and answers at how many.
+    /// Enters messages into the order of what expires by the queue's TTL; looks at up to `most`
+    /// slots and answers at how many.
     pub(super) fn index_ttls(&mut self, most: usize) -> usize {
         let Some(from) = self.unindexed else { return 0 };
         let most = u32::try_from(most).unwrap_or(NONE);

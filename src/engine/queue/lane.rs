@@ -1,13 +1,17 @@
-//! A lane: the messages of one group, or (lane 0) those without one; and where it sits among the lanes to be served.
+//! A lane: the messages of one group, or (lane 0) those without one; and where it sits among the
+//! lanes to be served.
 //!
-//! A lane's record is there as long as anything refers to its name: a message in any state, a pause, a rate that is not full. Its *turn* means
-//! something only while it has live messages: without any it is forgotten, and begins anew with the next.
+//! A lane's record is there as long as anything refers to its name: a message in any state, a
+//! pause, a rate that is not full. Its *turn* means something only while it has live messages:
+//! without any it is forgotten, and begins anew with the next.
 //!
-//! Seats: a lane with ready messages whose claims are not paused is `Seated` by (members in flight or to be retried, turn): the first seat
-//! is served next. One that was found without a token is `Parked` until its next. All others have no seat.
+//! Seats: a lane with ready messages whose claims are not paused is `Seated` by (members in flight
+//! or to be retried, turn): the first seat is served next. One that was found without a token is
+//! `Parked` until its next. All others have no seat.
 //!
-//! Invariants: `seat` is exactly the lane's entry in the queue's `seats` or `parked`; `runs` are sorted by falling priority;
-//! `ready` is the sum of their lengths; lane 0 is always there, and its pauses are those of the whole queue.
+//! Invariants: `seat` is exactly the lane's entry in the queue's `seats` or `parked`; `runs` are
+//! sorted by falling priority; `ready` is the sum of their lengths; lane 0 is always there, and its
+//! pauses are those of the whole queue.
 
 use super::Queue;
 use super::config::NO_PAUSE;
@@ -47,7 +51,8 @@ pub struct Lane {
     /// Members in flight or waiting for their retry.
     pub busy: u32,
     pub turn: u64,
-    /// The command (by its number) in which it was last forgotten: until that ends, it keeps its turn.
+    /// The command (by its number) in which it was last forgotten: until that ends, it keeps its
+    /// turn.
     pub left_in: u64,
     pub runs: Vec<Run>,
     pub paused_push: Micros,
@@ -97,7 +102,8 @@ impl Lane {
     }
 }
 
-/// All lanes by their number: that of the messages without group beside the others, of which most queues have none.
+/// All lanes by their number: that of the messages without group beside the others, of which most
+/// queues have none.
 #[derive(Debug, Clone)]
 pub struct Lanes {
     plain: Lane,
@@ -217,7 +223,8 @@ impl Queue {
         if lane == PLAIN { None } else { self.lanes.get(lane).map(|l| &*l.name) }
     }
 
-    /// The turn that an effect must bring for a message that now joins the group: None when the group has its turn already.
+    /// The turn that an effect must bring for a message that now joins the group: None when the
+    /// group has its turn already.
     pub(super) fn turn_to_join(&self, group: Option<&[u8]>) -> Option<u64> {
         self.turn_to_join_lane(self.find_lane(group).unwrap_or(NONE), None)
     }
@@ -255,7 +262,8 @@ impl Queue {
         }
     }
 
-    /// Gives the lane the seat that its state asks for. A parked one with ready messages stays parked.
+    /// Gives the lane the seat that its state asks for. A parked one with ready messages stays
+    /// parked.
     pub(super) fn reseat(&mut self, lane: u32) {
         let Some(l) = self.lanes.get_mut(lane) else { return };
         let paused = lane != PLAIN && l.paused_claim != NO_PAUSE;

@@ -1,4 +1,5 @@
-//! A part of a queue that most queues never need: nothing is allocated for it before it is changed, and a small queue is small.
+//! A part of a queue that most queues never need: nothing is allocated for it before it is changed,
+//! and a small queue is small.
 
 use crate::engine::footprint::block;
 use std::ops::{Deref, DerefMut};

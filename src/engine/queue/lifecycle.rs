@@ -1,5 +1,5 @@
-//! How a message comes to be, becomes live, stops being live, dies and goes. These are the moves that effects are made of; each keeps all orders,
-//! counts and indexes true. Nothing here decides.
+//! How a message comes to be, becomes live, stops being live, dies and goes. These are the moves
+//! that effects are made of; each keeps all orders, counts and indexes true. Nothing here decides.
 
 use super::Queue;
 use super::effect::{After, Entry};
@@ -56,8 +56,8 @@ impl Queue {
         }
     }
 
-    /// Enters a message by its id, which another may still have that is about to go. Numbers below the next to be drawn are the queue's
-    /// own, nearly always.
+    /// Enters a message by its id, which another may still have that is about to go. Numbers below
+    /// the next to be drawn are the queue's own, nearly always.
     fn enlist(&mut self, slot: u32) {
         let Some(m) = self.messages.get(slot) else { return };
         if let Id::Num(n) = m.id
@@ -100,8 +100,8 @@ impl Queue {
         self.reseat(lane);
     }
 
-    /// Makes a live message live no more and answers its follower, which it loses, or NONE. The message stays stored; its lane waits for
-    /// `reseat`.
+    /// Makes a live message live no more and answers its follower, which it loses, or NONE. The
+    /// message stays stored; its lane waits for `reseat`.
     pub(super) fn quit(&mut self, slot: u32) -> u32 {
         self.unshelve(slot);
         self.delist(slot);
@@ -118,7 +118,8 @@ impl Queue {
         self.detach(slot)
     }
 
-    /// Makes a live message live no more; what follows it is dealt with as `after` says. The message stays stored.
+    /// Makes a live message live no more; what follows it is dealt with as `after` says. The
+    /// message stays stored.
     pub(super) fn leave(&mut self, slot: u32, after: After) {
         let follower = self.quit(slot);
         if follower != NONE {
@@ -162,7 +163,8 @@ impl Queue {
         follower
     }
 
-    /// Puts a stored message behind a live one, in place of what followed that; answers how many that were.
+    /// Puts a stored message behind a live one, in place of what followed that; answers how many
+    /// that were.
     pub(super) fn follow(&mut self, leader: u32, follower: u32) -> u64 {
         let before = self.weight(leader);
         let former = self.detach(leader);
@@ -260,7 +262,8 @@ impl Queue {
         Some(m)
     }
 
-    /// Sets or renews the DEDUP window of an id, or hands over the one that is there, to the newest push of that id.
+    /// Sets or renews the DEDUP window of an id, or hands over the one that is there, to the newest
+    /// push of that id.
     pub(super) fn take_window(&mut self, slot: u32, until: Option<Micros>) {
         let Some(id) = self.messages.get(slot).map(|m| m.id.clone()) else { return };
         match (self.find_window(id.as_ref()), until) {

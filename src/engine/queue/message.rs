@@ -1,12 +1,15 @@
 //! One message, in as few bytes as it needs.
 //!
-//! A message pushed without options that was never claimed is a `Message` alone (56 bytes): its push is when it became ready. All that
-//! others have besides, what a delivery adds, and what goes with a state is in a `More`, in a slab of its own.
+//! A message pushed without options that was never claimed is a `Message` alone (56 bytes): its
+//! push is when it became ready. All that others have besides, what a delivery adds, and what goes
+//! with a state is in a `More`, in a slab of its own.
 //!
-//! States: `Ready`, `Delayed`, `InFlight` (these are *live*), `Dead`, and `Follower`: a push that waits behind the one in flight with its id
-//! (KEEPLAST); it is counted in bytes, but has no place yet, and neither its id nor its group know of it.
+//! States: `Ready`, `Delayed`, `InFlight` (these are *live*), `Dead`, and `Follower`: a push that
+//! waits behind the one in flight with its id (KEEPLAST); it is counted in bytes, but has no place
+//! yet, and neither its id nor its group know of it.
 //!
-//! Invariant: what the `More` keeps is that of the message's state (`Ready`, and only `Ready`, may be without one).
+//! Invariant: what the `More` keeps is that of the message's state (`Ready`, and only `Ready`, may
+//! be without one).
 
 use super::index;
 use super::slab::NONE;
@@ -14,7 +17,8 @@ use crate::engine::names_hash::{of_name, of_number};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};
 
-/// An id: a queue's own number, or any bytes. Bytes that are a number as a queue writes it are that number.
+/// An id: a queue's own number, or any bytes. Bytes that are a number as a queue writes it are that
+/// number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Id {
     Num(u64),
@@ -46,7 +50,8 @@ impl<'a> IdRef<'a> {
         }
     }
 
-    /// Its hash. Numbers that lie close together share a table of the index, since they are often pushed, claimed and acked together.
+    /// Its hash. Numbers that lie close together share a table of the index, since they are often
+    /// pushed, claimed and acked together.
     pub fn hash(self) -> u64 {
         match self {
             Self::Num(n) => of_number(n >> 3) ^ index::apart(n & 7),
@@ -148,7 +153,8 @@ pub enum State {
     Follower = 4,
 }
 
-/// The place of a message: the instant it first became ready, and the order in which places were given.
+/// The place of a message: the instant it first became ready, and the order in which places were
+/// given.
 pub type Place = (Micros, u64);
 
 #[derive(Debug, Clone, Default)]
@@ -291,7 +297,8 @@ impl Own {
 
 #[derive(Debug, Clone, Default)]
 pub struct More {
-    /// What goes with the state of the message: an instant, a number, another instant or two links. Read by [`Message::stage`].
+    /// What goes with the state of the message: an instant, a number, another instant or two links.
+    /// Read by [`Message::stage`].
     words: [u64; 3],
     pub pushed_at: Micros,
     pub own: Option<Box<Own>>,

@@ -1,21 +1,25 @@
 //! A reliable queue: what a key of type `sluice-rq` holds.
 //!
-//! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with its id. How one is kept is in
-//! [`message`], where it is found by its state in [`indexes`] and by its id in [`lifecycle`] (own numbers in [`numbers`], others in [`index`]), what
-//! lanes (groups) and their seats are in [`lane`], what can happen in [`effect`], how that is carried in [`wire`], the whole in
-//! [`snapshot`]. The commands decide: [`push`], [`claim`], [`ack`] (ACK, NACK, EXTEND, REQUEUE), [`dead`] (REDRIVE, DEL, PURGE),
-//! [`settings`], [`moves`]; [`due`] does what time does; [`view`] only looks.
+//! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with
+//! its id. How one is kept is in [`message`], where it is found by its state in [`indexes`] and by
+//! its id in [`lifecycle`] (own numbers in [`numbers`], others in [`index`]), what lanes (groups)
+//! and their seats are in [`lane`], what can happen in [`effect`], how that is carried in [`wire`],
+//! the whole in [`snapshot`]. The commands decide: [`push`], [`claim`], [`ack`] (ACK, NACK, EXTEND,
+//! REQUEUE), [`dead`] (REDRIVE, DEL, PURGE), [`settings`], [`moves`]; [`due`] does what time does;
+//! [`view`] only looks.
 //!
-//! What is due may be *put off*: a command does a bounded part of it, and decides right about what it meets of the rest (see [`due`]).
+//! What is due may be *put off*: a command does a bounded part of it, and decides right about what
+//! it meets of the rest (see [`due`]).
 //!
-//! A command may take several steps: each is decided on the state that the one before has left; whatever could refuse the command as a
-//! whole is asked before the first.
+//! A command may take several steps: each is decided on the state that the one before has left;
+//! whatever could refuse the command as a whole is asked before the first.
 //!
-//! Costs: everything is O(log n) in messages and groups but what must touch each message it is about (PURGE, a SET that makes many
-//! expire at once), LIST and MOVE READY over many groups (one look at each group's first) and CONSUMER in REQUEUE (one look at each in flight).
+//! Costs: everything is O(log n) in messages and groups but what must touch each message it is
+//! about (PURGE, a SET that makes many expire at once), LIST and MOVE READY over many groups (one
+//! look at each group's first) and CONSUMER in REQUEUE (one look at each in flight).
 //!
-//! Invariants (checked by `audit` in tests): every message is in exactly the orders its state asks for; counts are sums; live ids are unique;
-//! `next_*` are above all that is there.
+//! Invariants (checked by `audit` in tests): every message is in exactly the orders its state asks
+//! for; counts are sums; live ids are unique; `next_*` are above all that is there.
 
 mod ack;
 mod apply;
@@ -146,7 +150,8 @@ pub struct Queue {
     next_seq: u64,
     next_turn: u64,
     next_death: u64,
-    /// The last claim number drawn here: no later one anywhere may be smaller, also when all its messages are gone.
+    /// The last claim number drawn here: no later one anywhere may be smaller, also when all its
+    /// messages are gone.
     last_claim: u64,
 
     /// No bucket's level is of a later instant: else the clock has stepped back.

@@ -19,8 +19,8 @@ pub enum Movable {
 }
 
 impl Queue {
-    /// Moves up to `count` messages to the end of `to`, in this queue's order; skips ids that are live there, stops at its bounds;
-    /// answers how many.
+    /// Moves up to `count` messages to the end of `to`, in this queue's order; skips ids that are
+    /// live there, stops at its bounds; answers how many.
     pub fn move_to(
         &mut self,
         to: &mut Queue,
@@ -148,7 +148,8 @@ impl Queue {
             let place = self.messages.get(slot).map_or((0, 0), |m| m.place());
             self.rank(priority, place)
         };
-        // The first of each run that lies behind; the best of them is next, and its successor takes its stead.
+        // The first of each run that lies behind; the best of them is next, and its successor takes
+        // its stead.
         let mut heap = std::collections::BinaryHeap::new();
         let one = lane.and_then(|l| self.lanes.get(l)).into_iter();
         let all = self.lanes.iter().map(|(_, l)| l).filter(|_| lane.is_none());

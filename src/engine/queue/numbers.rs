@@ -1,11 +1,13 @@
-//! Where live messages are found by a number that the queue gave out itself: a few in a list, more in pages of consecutive numbers.
+//! Where live messages are found by a number that the queue gave out itself: a few in a list, more
+//! in pages of consecutive numbers.
 //!
-//! Own numbers are drawn, claimed and settled nearly in order, so neighbours share a page, and most look-ups meet one of the two pages at
-//! hand: that last entered and that last left. A page goes with its last number, so what lags behind keeps no more than its own page. The list
-//! takes numbers as long as there are no pages, so that a small queue has none.
+//! Own numbers are drawn, claimed and settled nearly in order, so neighbours share a page, and most
+//! look-ups meet one of the two pages at hand: that last entered and that last left. A page goes
+//! with its last number, so what lags behind keeps no more than its own page. The list takes
+//! numbers as long as there are no pages, so that a small queue has none.
 //!
-//! Invariants: a number is in the list or in its page, once; each page is in `index` once and holds at least one number; `len` counts what pages
-//! hold; the pages at hand are there.
+//! Invariants: a number is in the list or in its page, once; each page is in `index` once and holds
+//! at least one number; `len` counts what pages hold; the pages at hand are there.
 
 use super::index::Index;
 use super::lazy::{Blank, Lazy};
@@ -14,7 +16,8 @@ use crate::engine::footprint::block;
 use crate::engine::names_hash::of_number;
 use smallvec::SmallVec;
 
-/// Numbers in a page: neighbours enough to share a look-up, few enough that a lone number is not dear.
+/// Numbers in a page: neighbours enough to share a look-up, few enough that a lone number is not
+/// dear.
 const SIZE: u64 = 16;
 /// Numbers in the list: so many are looked through as fast as a page is found.
 const FEW: usize = 8;

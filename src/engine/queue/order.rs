@@ -1,12 +1,14 @@
 //! A sorted sequence of small entries in short blocks: the orders of a queue.
 //!
-//! What comes to a queue comes nearly in order, and what leaves it leaves near its front: both ends cost a few instructions. In the
-//! middle an entry is found by halving, and moves no more than half a block. Keys are not kept here unless they are part of the
-//! entry: the caller compares, by `place(&entry)`, which tells where the entry lies *relative to the one sought*.
+//! What comes to a queue comes nearly in order, and what leaves it leaves near its front: both ends
+//! cost a few instructions. In the middle an entry is found by halving, and moves no more than half
+//! a block. Keys are not kept here unless they are part of the entry: the caller compares, by
+//! `place(&entry)`, which tells where the entry lies *relative to the one sought*.
 //!
 //! When the last entry goes, all but a little room is given back.
 //!
-//! Invariants: entries are sorted by the caller's order, which is total; only `first` may be empty, and only when `rest` is.
+//! Invariants: entries are sorted by the caller's order, which is total; only `first` may be empty,
+//! and only when `rest` is.
 
 use super::lazy::{Blank, Lazy};
 use crate::engine::footprint::block;
@@ -223,7 +225,8 @@ impl<E: Entry> Order<E> {
         self.remove_at(b, at)
     }
 
-    /// The same where it is dear to compare: the entry is looked for by `guess` first, another order that is mostly the same among neighbours.
+    /// The same where it is dear to compare: the entry is looked for by `guess` first, another
+    /// order that is mostly the same among neighbours.
     pub fn remove_near(
         &mut self,
         entry: E,

@@ -1,4 +1,5 @@
-//! PUSH and MPUSH: who is refused, what is replaced, what is new. What makes room is in [`room`](super::room).
+//! PUSH and MPUSH: who is refused, what is replaced, what is new. What makes room is in
+//! [`room`](super::room).
 
 use super::Queue;
 use super::effect::{Entry, Mode, Push};
@@ -43,7 +44,8 @@ pub enum Refusal {
 }
 
 impl Queue {
-    /// Pushes one message; `arg` is where the running command has its payload. None: a duplicate, which changes nothing.
+    /// Pushes one message; `arg` is where the running command has its payload. None: a duplicate,
+    /// which changes nothing.
     pub fn push(
         &mut self,
         now: Micros,
@@ -101,7 +103,8 @@ impl Queue {
         Ok(Some(id))
     }
 
-    /// Pushes all of the payloads under own numbers, or none; they are the arguments from `first_arg` on.
+    /// Pushes all of the payloads under own numbers, or none; they are the arguments from
+    /// `first_arg` on.
     pub fn mpush(
         &mut self,
         now: Micros,
@@ -172,8 +175,8 @@ impl Queue {
         }
     }
 
-    /// Makes sure that so many own numbers can be drawn, whatever is taken of them. No queue gets there by counting on: only one that was
-    /// restored with such a number.
+    /// Makes sure that so many own numbers can be drawn, whatever is taken of them. No queue gets
+    /// there by counting on: only one that was restored with such a number.
     fn numbers_left(&mut self, asked: u64) -> Result<(), Refusal> {
         let taken = self.messages.len() as u64 + self.windows.len() as u64;
         if asked == 0 || self.next_id.saturating_add(asked).saturating_add(taken) < MAX_NUMBER {

@@ -1,7 +1,7 @@
 //! An ordered set whose first element is kept beside its tree.
 //!
-//! Most sets of a queue (of seats, of heads of runs) hold one element most of the time, and it is the first that is asked for and
-//! replaced: that touches no tree and allocates nothing.
+//! Most sets of a queue (of seats, of heads of runs) hold one element most of the time, and it is
+//! the first that is asked for and replaced: that touches no tree and allocates nothing.
 //!
 //! Invariant: `first` lies before all of `rest`; when there is none, `rest` is empty.
 

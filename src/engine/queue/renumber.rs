@@ -1,7 +1,9 @@
-//! Numbers that only order are counted on for ever: places, turns of groups, deaths. Before one leaves what an effect may bring, all are numbered
-//! anew from 1, in the order they have, as one effect; so nothing that is accepted leads to what is refused. Totals that large begin anew, too.
+//! Numbers that only order are counted on for ever: places, turns of groups, deaths. Before one
+//! leaves what an effect may bring, all are numbered anew from 1, in the order they have, as one
+//! effect; so nothing that is accepted leads to what is refused. Totals that large begin anew, too.
 //!
-//! By counting that takes years at a million messages a second. A restored payload may be there at once.
+//! By counting that takes years at a million messages a second. A restored payload may be there at
+//! once.
 
 use super::Queue;
 use super::config::Totals;
@@ -25,8 +27,8 @@ impl Queue {
         self.next_seq > MAX_SEQ - ROOM || most > MAX_NUMBER - ROOM || self.worn
     }
 
-    /// Totals came from elsewhere, or grew by such a number: looked at only then. From less than that no counting on
-    /// comes to what may not be brought.
+    /// Totals came from elsewhere, or grew by such a number: looked at only then. From less than
+    /// that no counting on comes to what may not be brought.
     pub(super) fn look_for_wear(&mut self) {
         self.worn = self.totals.bits() >= LARGE;
     }

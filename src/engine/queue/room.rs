@@ -1,10 +1,13 @@
-//! Room for what comes: the bounds MAXLEN and MAXBYTES, and who is dropped for a push under `ONFULL DROPOLD`.
+//! Room for what comes: the bounds MAXLEN and MAXBYTES, and who is dropped for a push under `ONFULL
+//! DROPOLD`.
 //!
-//! A push that is taken may ask for very many to be dropped, as bounds can be lowered below what is there. It drops some itself and
-//! notes how much is *over*; the rest is put off (see [`due`](super::due)). Every later push is decided as if all that were gone. A
-//! message that leaves the ready ones in another way meanwhile need not be dropped any more.
+//! A push that is taken may ask for very many to be dropped, as bounds can be lowered below what is
+//! there. It drops some itself and notes how much is *over*; the rest is put off (see
+//! [`due`](super::due)). Every later push is decided as if all that were gone. A message that
+//! leaves the ready ones in another way meanwhile need not be dropped any more.
 //!
-//! What is over is not state: after a restart the next push that finds the queue full notes it anew.
+//! What is over is not state: after a restart the next push that finds the queue full notes it
+//! anew.
 
 use super::Queue;
 use super::config::OnFull;
@@ -56,7 +59,8 @@ impl Queue {
             && (max_bytes == 0 || size == 0 || bytes.saturating_add(size) <= max_bytes)
     }
 
-    /// Makes sure that `more` messages and `size` bytes pass no bound: there is room, or the longest ready are dropped (but not `keep`).
+    /// Makes sure that `more` messages and `size` bytes pass no bound: there is room, or the
+    /// longest ready are dropped (but not `keep`).
     pub(super) fn make_room(
         &mut self,
         now: Micros,
@@ -134,7 +138,8 @@ impl Queue {
         m.is_some_and(|m| m.seq() < self.over.before && Some(m.place()) != self.over.spared)
     }
 
-    /// After the clock stepped back what was pushed later may lie before: the first behind it that may be dropped, unless very many lie before.
+    /// After the clock stepped back what was pushed later may lie before: the first behind it that
+    /// may be dropped, unless very many lie before.
     fn ready_behind_newer(&self) -> Option<u32> {
         const RUNS: usize = 8;
         const MESSAGES: usize = 64;

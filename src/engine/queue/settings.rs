@@ -32,7 +32,8 @@ impl Queue {
         self.apply_most_due(now, journal.left(), journal);
     }
 
-    /// Pauses pushes, claims or both, of a group or the whole queue; an instant that is past lifts the pause.
+    /// Pauses pushes, claims or both, of a group or the whole queue; an instant that is past lifts
+    /// the pause.
     pub fn pause(
         &mut self,
         now: Micros,

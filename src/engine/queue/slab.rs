@@ -1,12 +1,15 @@
 //! A chunked slab: values with a stable small number each.
 //!
-//! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back as they empty (but one, so that
-//! a queue going up and down around a chunk's edge does not allocate each time).
+//! It grows by one chunk at a time, so no insertion ever moves what is there, and gives chunks back
+//! as they empty (but one, so that a queue going up and down around a chunk's edge does not
+//! allocate each time).
 //!
-//! A place that was freed holds a default value, so that none is wasted on telling. Only the first chunk grows, from one place by doubling: few
-//! values take little. When the last value goes, all but a few places are given back.
+//! A place that was freed holds a default value, so that none is wasted on telling. Only the first
+//! chunk grows, from one place by doubling: few values take little. When the last value goes, all
+//! but a few places are given back.
 //!
-//! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly free; places behind a chunk's items are free.
+//! Invariant: `open` holds exactly the chunks with a free place; a chunk without memory is wholly
+//! free; places behind a chunk's items are free.
 
 use super::ranked::Ranked;
 use crate::engine::footprint::block;
@@ -79,7 +82,8 @@ impl<T: Default> Slab<T> {
         if chunk.is_free(place) { None } else { chunk.items.get_mut(place) }
     }
 
-    /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past that the value is lost.)
+    /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past
+    /// that the value is lost.)
     pub fn insert(&mut self, value: T) -> u32 {
         let index = match self.open.first() {
             Some(i) => i,

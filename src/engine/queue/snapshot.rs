@@ -1,14 +1,16 @@
 //! The whole queue as effects, and back.
 //!
-//! A snapshot is: the header; what groups have besides messages (pauses, rates); windows, by end; live messages in the order of their
-//! places, each with its follower right behind it; dead ones in the order of death. The first message of a lane brings the lane's turn.
-//! Nothing depends on slots or hashes, so the same state gives the same bytes.
+//! A snapshot is: the header; what groups have besides messages (pauses, rates); windows, by end;
+//! live messages in the order of their places, each with its follower right behind it; dead ones in
+//! the order of death. The first message of a lane brings the lane's turn. Nothing depends on slots
+//! or hashes, so the same state gives the same bytes.
 //!
-//! Until all messages have come that its totals speak of, a queue is a *torso*: a state that can be stored and loaded as any other, and then goes on to be
-//! loaded. Time does nothing to it. The first command that would change it takes what has come for all there will be.
+//! Until all messages have come that its totals speak of, a queue is a *torso*: a state that can be
+//! stored and loaded as any other, and then goes on to be loaded. Time does nothing to it. The
+//! first command that would change it takes what has come for all there will be.
 //!
-//! While it is loaded, each place order and death number is larger than the last one and below the header's next, so no two messages share
-//! one. Whatever other effect comes ends the loading.
+//! While it is loaded, each place order and death number is larger than the last one and below the
+//! header's next, so no two messages share one. Whatever other effect comes ends the loading.
 
 use super::Queue;
 use super::config::{Config, NO_PAUSE};
@@ -21,7 +23,8 @@ use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 use std::borrow::Cow;
 
-/// Messages in one effect of a snapshot, and the bytes of payload after which one ends all the same.
+/// Messages in one effect of a snapshot, and the bytes of payload after which one ends all the
+/// same.
 const PIECE: usize = 256;
 const PIECE_BYTES: usize = 4 << 20;
 

@@ -1,8 +1,10 @@
-//! The small token bucket of a queue's RATE and of each group's GROUPRATE: only a level and its instant, sixteen bytes fewer than a whole
-//! [`Bucket`](crate::engine::bucket::Bucket) for each of many groups, since all groups share their limits.
+//! The small token bucket of a queue's RATE and of each group's GROUPRATE: only a level and its
+//! instant, sixteen bytes fewer than a whole [`Bucket`](crate::engine::bucket::Bucket) for each of
+//! many groups, since all groups share their limits.
 //!
-//! It follows the same rules: the level counts units of 1/`period in µs` token, nothing is rounded, and before its own instant it is less by
-//! the step × rate, but not below 0, and what was full is full. A bucket that is not there is full.
+//! It follows the same rules: the level counts units of 1/`period in µs` token, nothing is rounded,
+//! and before its own instant it is less by the step × rate, but not below 0, and what was full is
+//! full. A bucket that is not there is full.
 //!
 //! Invariant: 0 <= level <= the limits' full level < 2⁸⁵.
 
@@ -64,13 +66,15 @@ impl Tokens {
         self.at.saturating_add(wait)
     }
 
-    /// Other limits from `now` on: the tokens there are kept, cut to the new capacity; a full bucket stays full.
+    /// Other limits from `now` on: the tokens there are kept, cut to the new capacity; a full
+    /// bucket stays full.
     pub fn change(self, old: Limits, new: Limits, now: Micros) -> Self {
         let level = self.level(old, now);
         if level >= old.full() {
             return Self::full(new, now);
         }
-        // level < 2⁸⁵ and a unit < 2⁴⁵ exceed 128 bits together: whole tokens and the rest of one are converted apart.
+        // level < 2⁸⁵ and a unit < 2⁴⁵ exceed 128 bits together: whole tokens and the rest of one
+        // are converted apart.
         let (from, to) = (i128::from(old.unit()), i128::from(new.unit()));
         let level = (level / from) * to + (level % from) * to / from;
         Self { level: level.min(new.full()), at: now }

@@ -1,6 +1,7 @@
 //! What is only looked at: GET, LIST, INFO.
 //!
-//! A cursor names the place after which a list goes on, in the order of that list; it means the same whatever came or went in between.
+//! A cursor names the place after which a list goes on, in the order of that list; it means the
+//! same whatever came or went in between.
 
 use super::Queue;
 use super::config::{Config, NO_PAUSE, Pause, Totals};
@@ -142,8 +143,10 @@ impl Queue {
         })
     }
 
-    /// A page of the messages in a state (of a group), at most `count`, whose payloads together take at most `most_bytes`, but at least one: by service, due instant, deadline or death. None: not a cursor of such a list.
-    /// Of a group that has few of many messages in that state a page may have less, or nothing, and the list goes on all the same.
+    /// A page of the messages in a state (of a group), at most `count`, whose payloads together
+    /// take at most `most_bytes`, but at least one: by service, due instant, deadline or death.
+    /// None: not a cursor of such a list. Of a group that has few of many messages in that state a
+    /// page may have less, or nothing, and the list goes on all the same.
     pub fn list(
         &self,
         state: State,

@@ -1,7 +1,8 @@
 //! DEDUP windows: for how long an id is taken, whatever became of its message.
 //!
-//! Invariants: one window an id; `owner` is the stored message whose push set it or took it over (NONE: gone), and only that
-//! message has the mark `owns_window`. A window that is over is taken away when time passes it.
+//! Invariants: one window an id; `owner` is the stored message whose push set it or took it over
+//! (NONE: gone), and only that message has the mark `owns_window`. A window that is over is taken
+//! away when time passes it.
 
 use super::Queue;
 use super::message::{Id, IdRef};

@@ -1,8 +1,9 @@
 //! Effects as they are carried, and how they are read back from bytes that nobody vouches for.
 //!
-//! A message is named by its id when it is live, by the number of its death when it is dead; payloads come beside, one for each message that an
-//! effect brings. `read_effect` checks all that `apply` relies on: names are found and in the state that the change is for, no message is
-//! named twice in an effect, instants and numbers are in range, new place orders and deaths rise.
+//! A message is named by its id when it is live, by the number of its death when it is dead;
+//! payloads come beside, one for each message that an effect brings. `read_effect` checks all that
+//! `apply` relies on: names are found and in the state that the change is for, no message is named
+//! twice in an effect, instants and numbers are in range, new place orders and deaths rise.
 
 use super::Queue;
 use super::config::{Config, FOREVER, MAX_DURATION, NO_PAUSE};
@@ -20,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 /// Place orders that may be brought are below this: their 48 bits leave room for as many again.
 pub const MAX_SEQ: u64 = 1 << 47;
-/// Turns, own numbers, numbers of deaths and totals that may be brought are below this. None is ever reached by counting on: see
-/// [`renumber`](super::renumber), and for own numbers [`Queue::numbers_left`].
+/// Turns, own numbers, numbers of deaths and totals that may be brought are below this. None is
+/// ever reached by counting on: see [`renumber`](super::renumber), and for own numbers
+/// [`Queue::numbers_left`].
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,4 +1,5 @@
-//! What time does to a semaphore: leases end, the line is served, those in it give up; each at its own instant, in time order.
+//! What time does to a semaphore: leases end, the line is served, those in it give up; each at its
+//! own instant, in time order.
 
 use super::Effect;
 use super::Semaphore;
@@ -9,14 +10,16 @@ use crate::engine::shared::waiting::{Answer, Permit, Ticket};
 use crate::engine::time::Micros;
 
 impl Semaphore {
-    /// What a command decides on: the line as it is at `now`. Leases are taken away as many as there may be.
+    /// What a command decides on: the line as it is at `now`. Leases are taken away as many as
+    /// there may be.
     pub(super) fn begin(&mut self, now: Micros, journal: &mut Journal) {
         if !self.end_due(now, journal.left(), journal) {
             self.advance(now, usize::MAX, journal);
         }
     }
 
-    /// Serves the line as far as it goes at the instant that was reached, at most `most`; answers how many that were. Leases begin at `now`.
+    /// Serves the line as far as it goes at the instant that was reached, at most `most`; answers
+    /// how many that were. Leases begin at `now`.
     fn serve(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut steps = 0;
         while steps < most
@@ -49,8 +52,8 @@ impl Semaphore {
         steps
     }
 
-    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers how many were done. Leases need not be taken
-    /// away for that.
+    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers
+    /// how many were done. Leases need not be taken away for that.
     pub(super) fn advance(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         if self.line.len() == 0 {
             self.permits.reach(now);
@@ -78,7 +81,8 @@ impl Semaphore {
         steps
     }
 
-    /// How many permits the first in line lacks at the instant that was reached; 0: it can be told. None: nobody waits.
+    /// How many permits the first in line lacks at the instant that was reached; 0: it can be told.
+    /// None: nobody waits.
     fn lacking(&self) -> Option<i64> {
         let (_, first) = self.line.first()?;
         let held = self.permits.held();
@@ -88,14 +92,15 @@ impl Semaphore {
         })
     }
 
-    /// When the line moves next, which has been served: there is enough for its first, or somebody in it gives up.
+    /// When the line moves next, which has been served: there is enough for its first, or somebody
+    /// in it gives up.
     fn next_turn(&self) -> Option<Micros> {
         let enough = self.permits.back(self.lacking()?);
         [enough, self.line.first_end().map(|(end, _)| end)].into_iter().flatten().min()
     }
 
-    /// Does what is due at `now`: first in the line, then leases that are over are taken away, in the order of their ends; at most `most` steps. True when
-    /// nothing due is left.
+    /// Does what is due at `now`: first in the line, then leases that are over are taken away, in
+    /// the order of their ends; at most `most` steps. True when nothing due is left.
     pub(super) fn end_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         if now < self.permits.over_to() {
             // What was over by then stays so.

@@ -1,18 +1,24 @@
 //! `SEM`: a counting semaphore whose permits are leases.
 //!
-//! Who acquires gets a *receipt* for `count` permits until its lease ends, is released or renewed. At most `limit` permits are held, except
-//! after the limit was lowered: then nobody new comes in until enough are back.
+//! Who acquires gets a *receipt* for `count` permits until its lease ends, is released or renewed.
+//! At most `limit` permits are held, except after the limit was lowered: then nobody new comes in
+//! until enough are back.
 //!
-//! States: *blank* (no limit known, the same as no key), *unpinned* (the limit of the last acquisition; without a lease it is
-//! the same as absent), *pinned* by `SEM.SET`. A lease is held or it is gone: an ended one never comes back.
+//! States: *blank* (no limit known, the same as no key), *unpinned* (the limit of the last
+//! acquisition; without a lease it is the same as absent), *pinned* by `SEM.SET`. A lease is held
+//! or it is gone: an ended one never comes back.
 //!
 //! Invariants:
-//! - A lease that is over at `now` counts as gone, whether or not it was taken away; an ended one is never revived.
-//! - At one instant: leases end, then the line is served, then those in line whose time is over are refused.
-//! - Every write first does all that is due in the line (each who is served there is a client that is connected), and takes away as many
-//!   leases as it may: the timer takes the others. Only what is counted of ended leases lags.
+//! - A lease that is over at `now` counts as gone, whether or not it was taken away; an ended one
+//!   is never revived.
+//! - At one instant: leases end, then the line is served, then those in line whose time is over are
+//!   refused.
+//! - Every write first does all that is due in the line (each who is served there is a client that
+//!   is connected), and takes away as many leases as it may: the timer takes the others. Only what
+//!   is counted of ended leases lags.
 //! - While somebody waits nobody else gets a permit; the line is served strictly in order.
-//! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who has waited.
+//! - Receipts rise on each semaphore. Each is drawn when its permits are granted, also to one who
+//!   has waited.
 //! - Not state: the line, the answers not yet told, the counters.
 
 mod due;
@@ -117,7 +123,8 @@ impl Semaphore {
         self.refusal(ask.limit, ask.count, None, now)
     }
 
-    /// `SEM.ACQUIRE … BLOCK ms`: None if the client has to wait; it is answered when it is served or its time is over.
+    /// `SEM.ACQUIRE … BLOCK ms`: None if the client has to wait; it is answered when it is served
+    /// or its time is over.
     pub fn acquire_or_wait(
         &mut self,
         ask: Ask<'_>,

@@ -184,7 +184,8 @@ impl Object for Semaphore {
         match effect {
             Effect::Set { .. } => Some(c"sem.set"),
             Effect::Granted { .. } => Some(c"sem.acquire"),
-            // Whether it was given back or its time was over is not said, but seen: as near as the two clocks are to each other.
+            // Whether it was given back or its time was over is not said, but seen: as near as the
+            // two clocks are to each other.
             Effect::Ended { receipt } => match self.permits.get(*receipt) {
                 Some(lease) if lease.until > now => Some(c"sem.release"),
                 _ => Some(c"sem.timeout"),

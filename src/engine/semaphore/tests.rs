@@ -103,7 +103,8 @@ impl Model {
         Some(Permit { granted: 0, limit, free, retry, receipt: None })
     }
 
-    /// Receipts of those served are taken from what the semaphore answered: they are its own to choose.
+    /// Receipts of those served are taken from what the semaphore answered: they are its own to
+    /// choose.
     fn apply_due(&mut self, now: Micros, told: &BTreeMap<Ticket, u64>) {
         let held = self.held.len();
         self.held.retain(|_, h| h.1 > now);

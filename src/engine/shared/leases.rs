@@ -1,4 +1,5 @@
-//! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE` share.
+//! The leases of one semaphore, by receipt and by end: what `SEM` and the permit stage of a `GATE`
+//! share.
 
 use super::lease_ends::Ends;
 use crate::engine::bucket::MAX_COUNT;
@@ -21,8 +22,8 @@ pub struct Lease {
 /// A lease is over at its end, whether or not it was taken away by then: that is done in pieces.
 ///
 /// Invariants: both maps hold the same leases; `used` is the sum of their counts, at most 10¹², and
-/// `over` that of the leases that end at `over_to` or before; `owner_bytes` is what their owners' names take; no receipt is above `last`.
-/// Not state: `over_to` and `over`.
+/// `over` that of the leases that end at `over_to` or before; `owner_bytes` is what their owners'
+/// names take; no receipt is above `last`. Not state: `over_to` and `over`.
 #[derive(Debug, Clone, Default)]
 pub struct Permits {
     held: BTreeMap<u64, Lease>,
@@ -32,7 +33,8 @@ pub struct Permits {
     over_to: Micros,
     over: i64,
     owner_bytes: usize,
-    /// The last receipt given: kept when its lease is over, so that those given after a reload are larger.
+    /// The last receipt given: kept when its lease is over, so that those given after a reload are
+    /// larger.
     last: u64,
 }
 
@@ -161,7 +163,8 @@ impl Permits {
         }
     }
 
-    /// The clock stepped back to `to`: leases that end after that run from then on. Those that were over by then must be gone.
+    /// The clock stepped back to `to`: leases that end after that run from then on. Those that were
+    /// over by then must be gone.
     pub(crate) fn step_back(&mut self, to: Micros) {
         if self.over == 0 {
             self.over_to = self.over_to.min(to);

@@ -1,4 +1,5 @@
-//! The line of clients blocked on a semaphore or gate: first come, first served, each until its own time is over. Not state.
+//! The line of clients blocked on a semaphore or gate: first come, first served, each until its own
+//! time is over. Not state.
 
 use super::waiting::Ticket;
 use crate::engine::footprint::tree;

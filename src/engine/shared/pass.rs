@@ -1,7 +1,8 @@
 //! How a pass is judged: over the stages of one gate, or of several keys in one step.
 //!
-//! First every stage is *looked* at and says what it would do alone ([`Look`]); then all of them are judged together ([`Pass`]); only then is a
-//! granted pass charged everywhere, or a refused one leaves what a refusal may change.
+//! First every stage is *looked* at and says what it would do alone ([`Look`]); then all of them
+//! are judged together ([`Pass`]); only then is a granted pass charged everywhere, or a refused one
+//! leaves what a refusal may change.
 
 use super::leases::Permits;
 use crate::engine::bucket::Bucket;
@@ -72,8 +73,8 @@ impl Look {
         }
     }
 
-    /// The same stage as it looks to one behind another who looks at it as `first` and must wait: it refuses whom it refuses the first,
-    /// at least as long, and nothing is free.
+    /// The same stage as it looks to one behind another who looks at it as `first` and must wait:
+    /// it refuses whom it refuses the first, at least as long, and nothing is free.
     pub(crate) fn behind(self, first: &Self) -> Self {
         let retry = if self.retry == -1 || first.retry == -1 { -1 } else { self.retry.max(first.retry) };
         let [limit, _, _, wait, reset] = self.refused;

@@ -1,8 +1,9 @@
 //! Clients whose reply is held: what the engine knows of them.
 //!
-//! A *ticket* names one blocked client of this server. Lines of limiters live beside the object they wait on (so they follow it
-//! through RENAME, MOVE and SWAPDB) but are not state: no effect, snapshot, digest or copy holds them. Tokens and places that a waiting client has
-//! booked *are* state, as part of the level.
+//! A *ticket* names one blocked client of this server. Lines of limiters live beside the object
+//! they wait on (so they follow it through RENAME, MOVE and SWAPDB) but are not state: no effect,
+//! snapshot, digest or copy holds them. Tokens and places that a waiting client has booked *are*
+//! state, as part of the level.
 
 use super::pass::Pass;
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
-//! An object told in bytes, read back from them, and read from damaged ones: for the families whose effects bring no payloads.
+//! An object told in bytes, read back from them, and read from damaged ones: for the families whose
+//! effects bring no payloads.
 
 use crate::engine::codec::Corrupt;
 use crate::engine::fencing::FencingCounter;
@@ -35,8 +36,8 @@ pub fn any_damage() -> impl Strategy<Value = Damage> {
 }
 
 impl Damage {
-    /// Loads the damaged bytes (not none), once in full length and once cut short, and answers what was accepted: the test then uses it,
-    /// as it must be sound.
+    /// Loads the damaged bytes (not none), once in full length and once cut short, and answers what
+    /// was accepted: the test then uses it, as it must be sound.
     pub fn accepted<O: Object>(&self, mut bytes: Vec<u8>) -> impl Iterator<Item = O> + use<O> {
         for (at, value) in &self.flips {
             let at = at.index(bytes.len());

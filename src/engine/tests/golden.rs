@@ -1,5 +1,6 @@
-//! Golden bytes: every change that is carried, and a snapshot of each family, byte for byte. What stands here is in files and on replicas by now: a
-//! change that moves a byte needs a new [`FORMAT`] and must go on reading these. The queue's changes are in `queue/tests/golden.rs`.
+//! Golden bytes: every change that is carried, and a snapshot of each family, byte for byte. What
+//! stands here is in files and on replicas by now: a change that moves a byte needs a new
+//! [`FORMAT`] and must go on reading these. The queue's changes are in `queue/tests/golden.rs`.
 //!
 //! The lists are exhaustive: a change without bytes here does not compile.
 

@@ -1,4 +1,5 @@
-//! The key by which names are hashed differs from process to process: nothing but the order in hash tables may depend on it.
+//! The key by which names are hashed differs from process to process: nothing but the order in hash
+//! tables may depend on it.
 
 use super::{journal, no_numbers};
 use crate::engine::bucket::Limits;

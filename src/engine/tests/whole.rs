@@ -1,4 +1,5 @@
-//! A batch that nobody vouches for is applied whole or not at all, and only what is accepted counts its numbers.
+//! A batch that nobody vouches for is applied whole or not at all, and only what is accepted counts
+//! its numbers.
 
 use super::folding::{load, snapshot};
 use crate::engine::codec::{Corrupt, FORMAT, encode};

@@ -1,12 +1,14 @@
 //! The line of clients that have booked tokens (`BLOCK`) and wait until they are there.
 //!
-//! What is booked is charged to the level at once. Each booking has a *level of its own*: the bucket's right after its charge,
-//! that gains as the bucket gains and by every refund, but is not lowered by later charges. It is served once that level is >= 0 and the ban is over
-//! that was in force when it was booked.
+//! What is booked is charged to the level at once. Each booking has a *level of its own*: the
+//! bucket's right after its charge, that gains as the bucket gains and by every refund, but is not
+//! lowered by later charges. It is served once that level is >= 0 and the ban is over that was in
+//! force when it was booked.
 //!
-//! The own levels fall strictly along the line: each booking's is the one before it less at least its cost, also after one in the middle
-//! left and those behind it got its cost. So only the first needs to be looked at, and everything is O(log n): gains go into one sum,
-//! only the first and the last own level are kept (less that sum), and for the others the *step* down from the one before.
+//! The own levels fall strictly along the line: each booking's is the one before it less at least
+//! its cost, also after one in the middle left and those behind it got its cost. So only the first
+//! needs to be looked at, and everything is O(log n): gains go into one sum, only the first and the
+//! last own level are kept (less that sum), and for the others the *step* down from the one before.
 //! A change of limits alone walks the line.
 //!
 //! Not state: see [`super`].
@@ -73,7 +75,8 @@ impl Line {
         self.bookings.insert(ticket, Booking { cost, capacity, step, not_before });
     }
 
-    /// From when on the first can be served, if nothing else comes; the bucket is the stored one. None: nobody waits.
+    /// From when on the first can be served, if nothing else comes; the bucket is the stored one.
+    /// None: nobody waits.
     pub(super) fn ready_at(&self, bucket: &Bucket) -> Option<Micros> {
         let (_, first) = self.bookings.first_key_value()?;
         let own = bucket.with_level(self.first.add(self.sum, bucket.parts()));
@@ -122,7 +125,8 @@ impl Line {
         }
     }
 
-    /// Replaces every own level by what `change` makes of it: limits have changed. `parts` before and after.
+    /// Replaces every own level by what `change` makes of it: limits have changed. `parts` before
+    /// and after.
     pub(super) fn change(&mut self, parts: u64, new_parts: u64, mut change: impl FnMut(Level) -> Level) {
         let (mut old, mut before) = (self.first.add(self.sum, parts), Level::default());
         for (place, booking) in self.bookings.values_mut().enumerate() {

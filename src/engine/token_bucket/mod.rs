@@ -1,20 +1,25 @@
 //! `TB`: the token bucket in a key.
 //!
-//! A [`Bucket`] (the arithmetic is there) with what a key adds to it: limits that come with the calls or are *pinned* by `TB.SET`, a ban, open
-//! holds, and clients who have booked tokens and wait.
+//! A [`Bucket`] (the arithmetic is there) with what a key adds to it: limits that come with the
+//! calls or are *pinned* by `TB.SET`, a ban, open holds, and clients who have booked tokens and
+//! wait.
 //!
 //! States:
 //! - *blank*: no limits known. The same as no key; only a ban can be in force.
-//! - *unpinned*: limits came with a call. Full, without holds, it *forgets* its limits: full is the same as absent.
+//! - *unpinned*: limits came with a call. Full, without holds, it *forgets* its limits: full is the
+//!   same as absent.
 //! - *pinned*: limits were set and stay.
 //!
 //! Invariants:
-//! - A refused call changes nothing, but for two repairs: a level that a step back of the clock put too far ahead may be cut, and
-//!   the first ask of a cold bucket starts its warm-up.
-//! - A hold whose time is over counts as closed. Every write first puts back what such holds give back, each as of its own instant: so a level holds
-//!   all that came back up to its instant, and a hold that ended by then gives nothing any more. The holds themselves may be closed later.
-//! - A plain bucket (unpinned, no ban, no holds, nobody waits) has no extras: 40 bytes, no allocation of its own.
-//! - Not state, so in no effect, snapshot or copy: the line, the answers not yet told and the two counters.
+//! - A refused call changes nothing, but for two repairs: a level that a step back of the clock put
+//!   too far ahead may be cut, and the first ask of a cold bucket starts its warm-up.
+//! - A hold whose time is over counts as closed. Every write first puts back what such holds give
+//!   back, each as of its own instant: so a level holds all that came back up to its instant, and a
+//!   hold that ended by then gives nothing any more. The holds themselves may be closed later.
+//! - A plain bucket (unpinned, no ban, no holds, nobody waits) has no extras: 40 bytes, no
+//!   allocation of its own.
+//! - Not state, so in no effect, snapshot or copy: the line, the answers not yet told and the two
+//!   counters.
 
 mod bookings;
 mod effect;
@@ -128,7 +133,8 @@ impl TokenBucket {
         }
     }
 
-    /// The bucket as it is at `now`, and whether a hold is open: holds that are over are accounted for although still there.
+    /// The bucket as it is at `now`, and whether a hold is open: holds that are over are accounted
+    /// for although still there.
     fn seen(&self, now: Micros) -> (Option<Bucket>, bool) {
         let mut bucket = self.bucket();
         let Some(holds) = self.holds() else {
@@ -144,7 +150,8 @@ impl TokenBucket {
         (bucket, holds.last_end().is_some_and(|end| end > now))
     }
 
-    /// Whether it says the same as an absent bucket, bans and waiters left aside: then its limits are forgotten.
+    /// Whether it says the same as an absent bucket, bans and waiters left aside: then its limits
+    /// are forgotten.
     fn forgets(&self, bucket: &Bucket, holds_open: bool, now: Micros) -> bool {
         !holds_open && !self.pinned() && bucket.is_full(now)
     }
@@ -229,7 +236,8 @@ impl TokenBucket {
         }
     }
 
-    /// Puts `tokens` back as of `now`; answers the whole tokens put back and the bucket then. Those waiting gain all of it.
+    /// Puts `tokens` back as of `now`; answers the whole tokens put back and the bucket then. Those
+    /// waiting gain all of it.
     fn put_back(
         &mut self,
         mut bucket: Bucket,
@@ -247,8 +255,9 @@ impl TokenBucket {
         (back, bucket)
     }
 
-    /// Puts back what holds that are over give back. Once the bucket is full at one's instant it is full at the next ones', too: so that takes as many steps as
-    /// there are tokens to come back, at most.
+    /// Puts back what holds that are over give back. Once the bucket is full at one's instant it is
+    /// full at the next ones', too: so that takes as many steps as there are tokens to come back,
+    /// at most.
     fn account(&mut self, now: Micros, journal: &mut Journal) {
         while let Some(bucket) = self.bucket()
             && let Some((at, tokens)) = self.holds().and_then(|h| h.next_refund(bucket.at(), now))
@@ -267,14 +276,16 @@ impl TokenBucket {
         over.is_some()
     }
 
-    /// What a command decides on: what came back, and the line as it is at `now`. Holds are closed as many as there may be.
+    /// What a command decides on: what came back, and the line as it is at `now`. Holds are closed
+    /// as many as there may be.
     fn begin(&mut self, now: Micros, journal: &mut Journal) {
         if !self.close_due(now, journal.left(), journal) {
             self.serve(now, usize::MAX);
         }
     }
 
-    /// Puts back what comes back, closes holds that are over, then serves the line, at most `most` in all; true when nothing due is left.
+    /// Puts back what comes back, closes holds that are over, then serves the line, at most `most`
+    /// in all; true when nothing due is left.
     fn close_due(&mut self, now: Micros, most: usize, journal: &mut Journal) -> bool {
         if self.extras.is_none() {
             return true;
@@ -295,7 +306,8 @@ impl TokenBucket {
         self.serve(now, left) && left > 0
     }
 
-    /// Answers those in line whose tokens are there, at most `most`; true when none of them is left.
+    /// Answers those in line whose tokens are there, at most `most`; true when none of them is
+    /// left.
     fn serve(&mut self, now: Micros, most: usize) -> bool {
         let Some(bucket) = self.bucket().filter(|_| self.waiting() > 0) else {
             return true;

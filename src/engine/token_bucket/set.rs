@@ -55,7 +55,8 @@ impl TokenBucket {
         self.serve(now, usize::MAX);
     }
 
-    /// `TB.RESET`: full and warm, without ban and holds; an unpinned bucket is as if it had never been. Those waiting get their tokens.
+    /// `TB.RESET`: full and warm, without ban and holds; an unpinned bucket is as if it had never
+    /// been. Those waiting get their tokens.
     pub fn reset(&mut self, now: Micros, journal: &mut Journal) {
         self.begin(now, journal);
         let Some(bucket) = self.bucket() else {
@@ -92,7 +93,8 @@ impl TokenBucket {
         line.map(|(ticket, cost, all)| (ticket, Answer::Six([cost, all, all, 0, 0, 0]))).collect()
     }
 
-    /// `TB.BAN`: refuses takes for `ms` from now; 0 lifts a ban. Those who have booked already are not delayed.
+    /// `TB.BAN`: refuses takes for `ms` from now; 0 lifts a ban. Those who have booked already are
+    /// not delayed.
     pub fn ban_for(&mut self, ms: i64, now: Micros, journal: &mut Journal) {
         self.begin(now, journal);
         let until = if ms == 0 { 0 } else { (now + ms * MS).min(MAX_INSTANT) };

@@ -43,7 +43,8 @@ impl TokenBucket {
         Ok(reply)
     }
 
-    /// The usual take, quickly: a plain bucket, or none yet, whose limits have not changed. None: it is another case.
+    /// The usual take, quickly: a plain bucket, or none yet, whose limits have not changed. None:
+    /// it is another case.
     #[inline]
     fn take_plain(
         &mut self,
@@ -88,7 +89,8 @@ impl TokenBucket {
         })
     }
 
-    /// `TB.TAKE … BLOCK ms`: None if the tokens are booked; the client is answered when they are there.
+    /// `TB.TAKE … BLOCK ms`: None if the tokens are booked; the client is answered when they are
+    /// there.
     pub fn take_or_book(
         &mut self,
         limits: Option<Limits>,
@@ -131,7 +133,8 @@ impl TokenBucket {
         (granted, if cost > most { -1 } else { banned.max(bucket.until(needed)) })
     }
 
-    /// Decides and does a take: the reply, and whether it booked instead (then the reply is nobody's).
+    /// Decides and does a take: the reply, and whether it booked instead (then the reply is
+    /// nobody's).
     fn ask(
         &mut self,
         limits: Option<Limits>,
@@ -168,7 +171,8 @@ impl TokenBucket {
         Ok((bucket.six(granted, retry), booking.is_some()))
     }
 
-    /// What a refusal may change: see the head of [`super`]. `asked`: it was one that could be granted later.
+    /// What a refusal may change: see the head of [`super`]. `asked`: it was one that could be
+    /// granted later.
     fn repair(&mut self, opened: &Bucket, asked: bool, now: Micros, journal: &mut Journal) {
         let ahead = self.bucket().is_some_and(|b| b.is_ahead(now));
         let warms = asked && self.pinned() && self.ban() <= now && opened.is_cold(now);
@@ -177,7 +181,8 @@ impl TokenBucket {
         }
     }
 
-    /// What this bucket, pinned, says of an `MPASS`, for which it must have been settled; None: it is not pinned.
+    /// What this bucket, pinned, says of an `MPASS`, for which it must have been settled; None: it
+    /// is not pinned.
     pub fn look_for_pass(&self, key: &[u8], cost: i64, now: Micros) -> Option<Look> {
         let bucket = self.bucket().filter(|_| self.pinned())?.brought(now);
         let (_, retry) = self.verdict(&bucket, cost, Mode::Whole, now);
@@ -199,7 +204,8 @@ impl TokenBucket {
         }
     }
 
-    /// `TB.REFUND`: the six fields, `granted` = whole tokens put back; zeros when there is no bucket.
+    /// `TB.REFUND`: the six fields, `granted` = whole tokens put back; zeros when there is no
+    /// bucket.
     pub fn refund(&mut self, tokens: i64, now: Micros, journal: &mut Journal) -> [i64; 6] {
         self.begin(now, journal);
         let (bucket, holds_open) = self.seen(now);
@@ -250,7 +256,8 @@ impl TokenBucket {
         Ok((reply, Some(id)))
     }
 
-    /// `TB.SETTLE`: closes the hold; the six fields, `granted` = the whole tokens put back or charged.
+    /// `TB.SETTLE`: closes the hold; the six fields, `granted` = the whole tokens put back or
+    /// charged.
     pub fn settle_hold(
         &mut self,
         id: u64,

@@ -1,8 +1,11 @@
-//! Whether a key may be changed now by other means than a client's command, and whether a client that waited may still have what it waited for.
+//! Whether a key may be changed now by other means than a client's command, and whether a client
+//! that waited may still have what it waited for.
 //!
-//! A command has passed the server's own checks: the slot, the cluster's state, `min-replicas-to-write`, a failed save, a replica that is read only,
-//! the ACL. What the timer does, and what is put off, has not. So the server is asked: an internal command that does nothing is called for the
-//! key, in the mode in which a script's write would be refused. Asked so, nothing is looked up, and no statistics of keys change.
+//! A command has passed the server's own checks: the slot, the cluster's state,
+//! `min-replicas-to-write`, a failed save, a replica that is read only, the ACL. What the timer
+//! does, and what is put off, has not. So the server is asked: an internal command that does
+//! nothing is called for the key, in the mode in which a script's write would be refused. Asked so,
+//! nothing is looked up, and no statistics of keys change.
 
 use crate::server::cluster::slots;
 use crate::server::ffi::call::{ELSEWHERE, How, call, call_words};
@@ -88,7 +91,8 @@ pub fn open(ctx: Ctx<'_>, name: Str<'_>, mode: Mode) -> Key {
 /// The slots that are imported key by key, once the server has been asked in this turn.
 static IMPORTED: MainThread<Option<Vec<u16>>> = MainThread::new(None);
 
-/// A new turn: what the server said of slots may be otherwise by now. What is asked later in the same turn is asked once.
+/// A new turn: what the server said of slots may be otherwise by now. What is asked later in the
+/// same turn is asked once.
 pub fn anew() {
     IMPORTED.with(|known| *known = None);
 }

@@ -1,11 +1,13 @@
-//! Lines of clients that wait for messages: one line a key, whether or not there is a queue in it. work/serve.rs serves them.
+//! Lines of clients that wait for messages: one line a key, whether or not there is a queue in it.
+//! work/serve.rs serves them.
 //!
-//! First come, first served: a ticket is smaller the earlier its client came. In each line those who take any message and those who want
-//! one group are kept apart, so that finding whom a message is for never means asking everybody: with W waiters and G groups waited for, a
-//! push looks at the first of each of at most G + 1 rows, and at none at all when nothing can be claimed.
+//! First come, first served: a ticket is smaller the earlier its client came. In each line those
+//! who take any message and those who want one group are kept apart, so that finding whom a message
+//! is for never means asking everybody: with W waiters and G groups waited for, a push looks at the
+//! first of each of at most G + 1 rows, and at none at all when nothing can be claimed.
 //!
-//! A line belongs to a key name in a database, not to a queue: it waits through DEL, and is told WRONGTYPE only when what was a queue
-//! becomes something else.
+//! A line belongs to a key name in a database, not to a queue: it waits through DEL, and is told
+//! WRONGTYPE only when what was a queue becomes something else.
 
 use super::clients::{self, Gives};
 use super::deferred::{self, Deferred};
@@ -135,7 +137,8 @@ impl Line {
         turns
     }
 
-    /// The first who can be served. A row that cannot be is out of the turns: serving others only leaves less.
+    /// The first who can be served. A row that cannot be is out of the turns: serving others only
+    /// leaves less.
     fn first(&self, queue: &mut Queue, now: Micros, turns: &mut Turns) -> Option<Ticket> {
         while let Some(Reverse((ticket, group))) = turns.pop() {
             let row = match &group {
@@ -153,10 +156,12 @@ impl Line {
         None
     }
 
-    /// When to look again, as only tokens may be awaited: not later than somebody could be served. Asked when nobody can be now: then all groups
-    /// that are waited for and have a message, but no token, are parked.
+    /// When to look again, as only tokens may be awaited: not later than somebody could be served.
+    /// Asked when nobody can be now: then all groups that are waited for and have a message, but no
+    /// token, are parked.
     fn next(&self, queue: &mut Queue, now: Micros) -> Option<Micros> {
-        /// Groups looked at. If nobody waits for so many, that is gone into when the last of them has a token.
+        /// Groups looked at. If nobody waits for so many, that is gone into when the last of them
+        /// has a token.
         const LOOKS: usize = 64;
         if !queue.is_rated() || queue.is_held_up(now) {
             return None;
@@ -249,14 +254,16 @@ pub fn nobody() -> bool {
     LINES.with(|l| l.lines.is_empty())
 }
 
-/// What is at a key may have changed hands: its line is looked at as soon as the running command is done.
+/// What is at a key may have changed hands: its line is looked at as soon as the running command is
+/// done.
 pub fn look_again(db: i32, key: &[u8]) {
     if is_line(db, key) {
         deferred::add(Deferred::LookAgain(Place { db, key: key.into() }));
     }
 }
 
-/// The same for all lines of a database (-1: of all): first that in which somebody has waited longest.
+/// The same for all lines of a database (-1: of all): first that in which somebody has waited
+/// longest.
 pub fn look_again_all(db: i32) {
     let mut lines: Vec<_> = LINES.with(|l| {
         let here = l.lines.iter().filter(|((d, _), _)| db < 0 || *d == db);
@@ -306,7 +313,8 @@ pub fn serving() -> bool {
     LINES.with(|l| l.serving)
 }
 
-/// A client that was taken out of its lines: it goes on waiting or is answered, and if a panic forgets it, it is told so.
+/// A client that was taken out of its lines: it goes on waiting or is answered, and if a panic
+/// forgets it, it is told so.
 pub struct OutOfLine {
     pub ticket: Ticket,
     waiter: Option<Claimant>,
@@ -343,8 +351,8 @@ pub enum Next {
     Nobody(Option<Micros>),
 }
 
-/// Takes the first who can be served with something of the queue at this key out of the line. `turns` are
-/// made at the first call.
+/// Takes the first who can be served with something of the queue at this key out of the line.
+/// `turns` are made at the first call.
 pub fn take_first(at: &(i32, Box<[u8]>), queue: &mut Queue, now: Micros, turns: &mut Option<Turns>) -> Next {
     LINES.with(|l| {
         let Some(line) = l.lines.get_mut(at) else { return Next::Nobody(None) };

@@ -1,7 +1,8 @@
 //! Clients whose reply is held: one mechanism for all families.
 //!
-//! A blocked client has a [`Ticket`] and is *waiting*, *answered* (what it is told is decided, and on its way) or *gone* (somebody else has
-//! told it, or nobody can). It is forgotten when the server lets go of its handle, which happens once, whatever has happened before.
+//! A blocked client has a [`Ticket`] and is *waiting*, *answered* (what it is told is decided, and
+//! on its way) or *gone* (somebody else has told it, or nobody can). It is forgotten when the
+//! server lets go of its handle, which happens once, whatever has happened before.
 //!
 //! | the wait ends | noticed by | the client gets |
 //! |---|---|---|
@@ -18,11 +19,13 @@
 //! | writes are refused when it could be served | access.rs | it goes on waiting |
 //! | its user may not have it any more | [`may_have`] | NOPERM |
 //!
-//! The client is blocked on the keys it named, so that the server sends it away itself, with its own words, when it must. But the server
-//! never serves it: we signal no key, as it would then ask every waiter of the key, and answer `not yet` when it asks. Nor has it the
-//! server's timeout: some servers lose the reply of a client whose time is over in the turn in which it is served.
+//! The client is blocked on the keys it named, so that the server sends it away itself, with its
+//! own words, when it must. But the server never serves it: we signal no key, as it would then ask
+//! every waiter of the key, and answer `not yet` when it asks. Nor has it the server's timeout:
+//! some servers lose the reply of a client whose time is over in the turn in which it is served.
 //!
-//! What a reply gives is noted beside it until the server has taken it over: if the client goes away before that, it goes back.
+//! What a reply gives is noted beside it until the server has taken it over: if the client goes
+//! away before that, it goes back.
 
 use super::access;
 use super::deferred::{self, Deferred};
@@ -60,14 +63,16 @@ pub struct Wait {
     pub object: Identity,
     /// Until when at the latest.
     pub end: End,
-    /// What it is told if the object goes, when what it had booked is its own then; else its command is decided anew.
+    /// What it is told if the object goes, when what it had booked is its own then; else its
+    /// command is decided anew.
     pub booked: Option<Answer>,
 }
 
 /// How a limiter's command is asked what it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The client may come to wait, under this ticket. Asked again when the object it waited on is gone.
+    /// The client may come to wait, under this ticket. Asked again when the object it waited on is
+    /// gone.
     Held(Ticket),
     /// It is told at once.
     AtOnce,
@@ -101,7 +106,8 @@ pub enum End {
     Never,
     /// After so many µs of real time, whatever the test clock says.
     Real(Micros),
-    /// At an instant of the module's clock. The object looks after it; here it counts only while the object may not change.
+    /// At an instant of the module's clock. The object looks after it; here it counts only while
+    /// the object may not change.
     Clock(Micros),
 }
 
@@ -114,7 +120,8 @@ pub(super) enum State {
 pub(super) struct Client {
     handle: Blocked,
     client: u64,
-    /// The name of its command as it was sent, and whether a number of keys stands before the first.
+    /// The name of its command as it was sent, and whether a number of keys stands before the
+    /// first.
     command: Box<[u8]>,
     counted: bool,
     pub(super) waits: Waits,
@@ -136,7 +143,8 @@ pub(super) struct Clients {
     handed: usize,
     /// Objects that are due but may not change now.
     pub(super) withheld: Set<u64>,
-    /// Tickets up to this one were given before this server became a replica, at this instant (monotonic).
+    /// Tickets up to this one were given before this server became a replica, at this instant
+    /// (monotonic).
     pub(super) role_lost: (Ticket, Micros),
 }
 
@@ -192,7 +200,8 @@ pub struct Newcomer<'a> {
     pub waits: Waits,
 }
 
-/// Blocks the running command's client on its keys. The caller has checked that the context may block.
+/// Blocks the running command's client on its keys. The caller has checked that the context may
+/// block.
 pub fn block<C: Callbacks>(ctx: Ctx<'_>, newcomer: Newcomer<'_>) {
     let Newcomer { ticket, command, keys, counted, end, waits } = newcomer;
     listen();
@@ -219,7 +228,8 @@ pub fn block<C: Callbacks>(ctx: Ctx<'_>, newcomer: Newcomer<'_>) {
 }
 
 impl Clients {
-    /// The client waits no more: what it is told, if anything, is `state`. False, and nothing is done, if it did not wait.
+    /// The client waits no more: what it is told, if anything, is `state`. False, and nothing is
+    /// done, if it did not wait.
     pub(super) fn ends(&mut self, ticket: Ticket, state: State) -> bool {
         let Some(waiter) = self.by_ticket.get_mut(&ticket) else { return false };
         if !matches!(waiter.state, State::Waiting) {
@@ -282,8 +292,8 @@ pub fn waits(ticket: Ticket) -> bool {
     CLIENTS.with(|w| w.waits(ticket).is_some())
 }
 
-/// Whether the client that waits under this ticket may still have something of this key: its rights may have been taken away meanwhile, or the
-/// key may have got another name.
+/// Whether the client that waits under this ticket may still have something of this key: its rights
+/// may have been taken away meanwhile, or the key may have got another name.
 pub fn may_have(ctx: Ctx<'_>, ticket: Ticket, key: &[u8]) -> bool {
     let asked = CLIENTS.with(|w| {
         let waiter = w.waits(ticket)?;
@@ -335,8 +345,9 @@ pub fn send(ticket: Ticket, reply: OwnedReply, gives: Gives) {
 /// granted to thousands at once is told to them turn by turn, with others served in between.
 const AT_ONCE: usize = 128;
 
-/// Redis 7.0 writes the reply at once when it gets the handle, but lets other clients run before it lets go of the client; if one of them unblocks
-/// it then, it gets two replies, or none. There the handle is handed over right before the server lets go: when it is about to sleep.
+/// Redis 7.0 writes the reply at once when it gets the handle, but lets other clients run before it
+/// lets go of the client; if one of them unblocks it then, it gets two replies, or none. There the
+/// handle is handed over right before the server lets go: when it is about to sleep.
 fn hands_over_late() -> bool {
     !keeps_replies()
 }
@@ -370,8 +381,8 @@ pub fn write(ctx: Ctx<'_>, ticket: Ticket) {
     unwritten.1.write(Reply::new(ctx));
 }
 
-/// A reply that is being written. If it does not arrive, what it gave is told by it; so it goes back to where it was, and as not written if a panic
-/// comes in between.
+/// A reply that is being written. If it does not arrive, what it gave is told by it; so it goes
+/// back to where it was, and as not written if a panic comes in between.
 struct Unwritten(Ticket, OwnedReply);
 
 impl Drop for Unwritten {
@@ -385,14 +396,15 @@ impl Drop for Unwritten {
     }
 }
 
-/// The server lets go of the client's handle: the end, in each case. `gone`: the client had gone before.
+/// The server lets go of the client's handle: the end, in each case. `gone`: the client had gone
+/// before.
 pub fn freed(ticket: Ticket, gone: bool) {
     let waiter = CLIENTS.with(|w| {
         w.ends(ticket, State::Gone);
         w.by_ticket.remove(&ticket)
     });
-    // Written straight to the client it has arrived. Where the server was given the handle, newer servers
-    // keep the reply beside it until now.
+    // Written straight to the client it has arrived. Where the server was given the handle, newer
+    // servers keep the reply beside it until now.
     if let Some(Client { state: State::Answered(held), .. }) = waiter
         && (!held.written || gone && held.handed && !hands_over_late())
     {

@@ -1,18 +1,23 @@
-//! What must happen but cannot happen in the middle of the call that made it necessary: noted here, and done by work/run_deferred.rs, by the
-//! timer right after the call, or, where that is sound, around the next command of ours.
+//! What must happen but cannot happen in the middle of the call that made it necessary: noted here,
+//! and done by work/run_deferred.rs, by the timer right after the call, or, where that is sound,
+//! around the next command of ours.
 //!
 //! - a blocked client went away: what it had booked is given back;
-//! - the object a client waited on is gone: its command is decided anew, or it is told what it had booked;
-//! - a queue changed inside a transaction, or a key under waiting claims changed hands: the line there is looked at again;
+//! - the object a client waited on is gone: its command is decided anew, or it is told what it had
+//!   booked;
+//! - a queue changed inside a transaction, or a key under waiting claims changed hands: the line
+//!   there is looked at again;
 //! - an object came by RESTORE without a TTL, though it goes by itself;
 //! - a held reply could not be delivered: what it gave goes back.
 //!
-//! Each is about one key, and done only when that key may be changed (access.rs); until then it is *held back*. Invariants:
+//! Each is about one key, and done only when that key may be changed (access.rs); until then it is
+//! *held back*. Invariants:
 //!
 //! - None runs while a key is open for change, whose decisions are not carried yet.
-//! - In a cluster none runs inside a command: some servers take the slot of every key that is opened then from the command, and would read
-//!   and write another slot's table.
-//! - On a replica nothing is given back: what was booked here is part of what its new master decides on. Lines forget who left, that is all.
+//! - In a cluster none runs inside a command: some servers take the slot of every key that is
+//!   opened then from the command, and would read and write another slot's table.
+//! - On a replica nothing is given back: what was booked here is part of what its new master
+//!   decides on. Lines forget who left, that is all.
 
 use crate::engine::family::Family;
 use crate::engine::queue::{Receipt, Taken};
@@ -30,7 +35,8 @@ pub enum Deferred {
     Depart { object: u64, ticket: Ticket },
     /// The object this client waited on is gone.
     DecideAnew(Ticket),
-    /// The same, but what it had booked is its own: this is its answer, if the key is ours to say so.
+    /// The same, but what it had booked is its own: this is its answer, if the key is ours to say
+    /// so.
     Tell { family: Family, ticket: Ticket, answer: Answer },
     /// Serve the line of claims at this key, or tell it that the key is something else now.
     LookAgain(Place),
@@ -42,8 +48,8 @@ pub enum Deferred {
     Undo { family: Family, place: Place, object: u64, answer: Answer },
 }
 
-/// What is left to do, and whether its key was another node's when it was tried last: then who waits for
-/// it has not been sent here for a key that is not here.
+/// What is left to do, and whether its key was another node's when it was tried last: then who
+/// waits for it has not been sent here for a key that is not here.
 #[derive(Debug)]
 pub struct Task {
     pub what: Deferred,

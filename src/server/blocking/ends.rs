@@ -1,4 +1,5 @@
-//! Ends of waits that are not the object's own doing: it is gone, time is over while it may not change, the client leaves, the role is lost.
+//! Ends of waits that are not the object's own doing: it is gone, time is over while it may not
+//! change, the client leaves, the role is lost.
 
 use super::access::{self, Access};
 use super::claim_waiters;
@@ -53,8 +54,9 @@ pub fn place_of(ticket: Ticket) -> Option<Place> {
     limiter(ticket).map(|(place, _)| place)
 }
 
-/// The object goes away under those who wait on it. Whether that is for us to say is asked later: in a cluster it may live on elsewhere, and a key whose
-/// time has come goes also where nothing may be written.
+/// The object goes away under those who wait on it. Whether that is for us to say is asked later:
+/// in a cluster it may live on elsewhere, and a key whose time has come goes also where nothing may
+/// be written.
 pub fn orphaned<O: Object>(object: &mut O) {
     for (ticket, told) in object.orphans().into_iter().filter(|(ticket, _)| bereaved(*ticket)) {
         deferred::add(match told {
@@ -64,8 +66,8 @@ pub fn orphaned<O: Object>(object: &mut O) {
     }
 }
 
-/// Notes that what a client waits on is gone; false: that was noted before. A flush tells of its objects first and frees them after, and a command that
-/// is decided twice stands in line twice.
+/// Notes that what a client waits on is gone; false: that was noted before. A flush tells of its
+/// objects first and frees them after, and a command that is decided twice stands in line twice.
 fn bereaved(ticket: Ticket) -> bool {
     CLIENTS.with(|w| match w.by_ticket.get_mut(&ticket).map(|w| &mut w.waits) {
         Some(Waits::Limiter { object, .. }) => std::mem::replace(&mut object.id, NO_OBJECT) != NO_OBJECT,
@@ -73,7 +75,8 @@ fn bereaved(ticket: Ticket) -> bool {
     })
 }
 
-/// The objects of these numbers are flushed. They are not followed any more: who waits on one is told from what is noted here.
+/// The objects of these numbers are flushed. They are not followed any more: who waits on one is
+/// told from what is noted here.
 pub fn flushed(objects: &Set<u64>) {
     let mut gone: Vec<(Ticket, Deferred)> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
@@ -112,8 +115,9 @@ pub fn any_clock_end() -> bool {
     CLIENTS.with(|w| !w.clock_ends.is_empty())
 }
 
-/// Tells those whose time is over. A refusal changes nothing, so it can always be said; those whose object may change are told by it, so here they
-/// count only if it may not (`may_change`: whether objects may change at all now).
+/// Tells those whose time is over. A refusal changes nothing, so it can always be said; those whose
+/// object may change are told by it, so here they count only if it may not (`may_change`: whether
+/// objects may change at all now).
 pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
     let mono = clock::monotonic();
     while let Some((ticket, over)) = CLIENTS.with(|w| {
@@ -127,7 +131,8 @@ pub fn time_out(ctx: Ctx<'_>, may_change: bool) {
         send(ticket, over, Gives::Nothing);
     }
     let now = clock::now();
-    // Those whose object is gone are decided anew by a deferred task; until then nobody else tells them.
+    // Those whose object is gone are decided anew by a deferred task; until then nobody else tells
+    // them.
     let bereaved = deferred::any();
     let due: Vec<Ticket> = CLIENTS.with(|w| {
         if may_change && w.withheld.is_empty() && !bereaved {
@@ -199,7 +204,8 @@ fn in_line(tickets: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
     tickets
 }
 
-/// Those who wait at a key of which `away` says why are told that, and wait no more. What they had booked is part of what the key's new owner decides on.
+/// Those who wait at a key of which `away` says why are told that, and wait no more. What they had
+/// booked is part of what the key's new owner decides on.
 pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
     let waiting: Vec<Ticket> = CLIENTS.with(|w| {
         let waiting = w.by_ticket.iter().filter(|(_, w)| matches!(w.state, State::Waiting));
@@ -215,8 +221,8 @@ pub fn send_away(away: impl Fn(&Place) -> Option<Error>) {
     }
 }
 
-/// This server has become a replica: nobody who waits now is served by it any more. The server tells them; whom it passes over is told by
-/// [`tell_role_lost`], a little later.
+/// This server has become a replica: nobody who waits now is served by it any more. The server
+/// tells them; whom it passes over is told by [`tell_role_lost`], a little later.
 pub fn role_lost() {
     CLIENTS.with(|w| w.role_lost = (w.last, clock::monotonic()));
 }

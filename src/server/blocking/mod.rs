@@ -1,5 +1,5 @@
-//! Clients whose reply is held: who waits for what, who may have it, and what is put off until no command is
-//! running.
+//! Clients whose reply is held: who waits for what, who may have it, and what is put off until no
+//! command is running.
 
 pub mod access;
 pub mod claim_waiters;

@@ -1,21 +1,23 @@
-//! Slots that move as a whole, while the server goes on serving (`CLUSTER MIGRATESLOTS` of Valkey 9): which
-//! do so right now. What follows from it is in events/migration.rs.
+//! Slots that move as a whole, while the server goes on serving (`CLUSTER MIGRATESLOTS` of Valkey
+//! 9): which do so right now. What follows from it is in events/migration.rs.
 //!
-//! The source sends a snapshot of the slots, then every effect on them; when both are equal the target
-//! becomes their owner at one instant.
+//! The source sends a snapshot of the slots, then every effect on them; when both are equal the
+//! target becomes their owner at one instant.
 //!
-//! - *Source*: while an export runs somebody listens, and no effect may be left out (replication/listeners.rs).
-//! - *Target*: keys of slots that are imported are *staged*: another node decides on them and tells us. Until
-//!   the import is complete nothing is decided on them here. A slot that moves key by key is another matter:
-//!   each key that has come is ours to look after.
+//! - *Source*: while an export runs somebody listens, and no effect may be left out
+//!   (replication/listeners.rs).
+//! - *Target*: keys of slots that are imported are *staged*: another node decides on them and tells
+//!   us. Until the import is complete nothing is decided on them here. A slot that moves key by key
+//!   is another matter: each key that has come is ours to look after.
 //!
-//! Valkey tells of it by an event. Redis 8.4 has the same feature in another form: it tells by an event of
-//! another number and shape, and answers for each slot whether it may be touched. Which of the two a server
-//! is, is asked of the functions that it has.
+//! Valkey tells of it by an event. Redis 8.4 has the same feature in another form: it tells by an
+//! event of another number and shape, and answers for each slot whether it may be touched. Which of
+//! the two a server is, is asked of the functions that it has.
 //!
-//! A replica gets to know of an import, too, by the command that begins it; it decides on nothing anyway. If
-//! it knows of one from a snapshot only, there was no event when it began, but there is one when it ends.
-//! When such a replica is promoted, the server deletes the staged keys before it serves anybody.
+//! A replica gets to know of an import, too, by the command that begins it; it decides on nothing
+//! anyway. If it knows of one from a snapshot only, there was no event when it began, but there is
+//! one when it ends. When such a replica is promoted, the server deletes the staged keys before it
+//! serves anybody.
 
 use super::slots;
 use crate::engine::names_hash::{Map, Set};
@@ -56,8 +58,8 @@ lazy_static! {
 static EXPORTS: AtomicUsize = AtomicUsize::new(0);
 static IMPORTING: AtomicBool = AtomicBool::new(false);
 
-/// Looks what the server can do, and has `subscribe` say whether it takes the subscription to these events.
-/// Only within `RedisModule_OnLoad`.
+/// Looks what the server can do, and has `subscribe` say whether it takes the subscription to these
+/// events. Only within `RedisModule_OnLoad`.
 pub fn learn(subscribe: impl Fn(SlotEvents) -> bool) -> Result<SlotEvents, &'static str> {
     let found = if let Some(can_access) = CanAccessSlot::find() {
         if !subscribe(SlotEvents::Redis) {

@@ -1,7 +1,9 @@
 //! Hash slots of a cluster: which slot a key is in, and whether a command may have all its keys.
 //!
-//! The server is told of the first key of a command whose keys are counted, and sends the client where that one is. To tell it of the others it would have to call us
-//! (`getkeys-api`), which several servers do in an I/O thread, beside the main thread and before AUTH. So we look at the others ourselves, and say what the server says.
+//! The server is told of the first key of a command whose keys are counted, and sends the client
+//! where that one is. To tell it of the others it would have to call us (`getkeys-api`), which
+//! several servers do in an I/O thread, beside the main thread and before AUTH. So we look at the
+//! others ourselves, and say what the server says.
 
 use crate::server::error::Error;
 use crate::server::ffi::call::{How, call};
@@ -35,7 +37,8 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// The slot of a key: of what stands between the first `{` and the next `}`, if that is anything, else of the whole.
+/// The slot of a key: of what stands between the first `{` and the next `}`, if that is anything,
+/// else of the whole.
 pub fn of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|b| *b == b'{').and_then(|open| {
         let rest = key.get(open + 1..)?;
@@ -56,7 +59,8 @@ pub fn learn(ctx: Ctx<'_>) {
     DRY_RUN.store(reply.is_some(), Ordering::Relaxed);
 }
 
-/// Refuses the keys of a running command that a cluster would not let it have together. The server has looked at the first.
+/// Refuses the keys of a running command that a cluster would not let it have together. The server
+/// has looked at the first.
 pub fn together(ctx: Ctx<'_>, keys: &[Str<'_>]) -> Result<(), Error> {
     let Some((first, others)) = keys.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());
@@ -71,14 +75,16 @@ pub fn together(ctx: Ctx<'_>, keys: &[Str<'_>]) -> Result<(), Error> {
     if served(ctx, keys) { Ok(()) } else { Err(UNSTABLE) }
 }
 
-/// Whether the server would let its own commands have these keys now: while a slot moves key by key some may be here and some there. Nothing is looked up that
-/// would be counted as a hit or a miss.
+/// Whether the server would let its own commands have these keys now: while a slot moves key by key
+/// some may be here and some there. Nothing is looked up that would be counted as a hit or a miss.
 fn served(ctx: Ctx<'_>, keys: &[Str<'_>]) -> bool {
     let dry = DRY_RUN.load(Ordering::Relaxed);
-    // Redis 7.0 knows no dry run. To watch keys looks up none of them, and ends with the client of the call, which is made for it.
+    // Redis 7.0 knows no dry run. To watch keys looks up none of them, and ends with the client of
+    // the call, which is made for it.
     let (command, how) = if dry { (c"EXISTS", How::Dry) } else { (c"WATCH", How::Plain) };
     let (reply, _) = call(ctx, command, how, keys);
-    // Nothing to say after a dry run; another call was not let through. Some servers answer a dry run that went well, too: with a reply of no kind.
+    // Nothing to say after a dry run; another call was not let through. Some servers answer a dry
+    // run that went well, too: with a reply of no kind.
     reply.map_or(dry, |reply| !reply.is_error())
 }
 

@@ -1,7 +1,8 @@
-//! Reads a command's arguments: required ones by position, options by name, in any order, each at most once, any letter case.
+//! Reads a command's arguments: required ones by position, options by name, in any order, each at
+//! most once, any letter case.
 //!
-//! Arguments are bytes: nothing assumes text. Integers are decimal as Redis reads them: no sign `+`, no spaces, no leading
-//! zeros, no `-0`.
+//! Arguments are bytes: nothing assumes text. Integers are decimal as Redis reads them: no sign
+//! `+`, no spaces, no leading zeros, no `-0`.
 
 use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT_MS};
 use crate::server::error::Error;

@@ -38,7 +38,8 @@ impl<'a> Call<'a> {
         self.argv.get(index).map_or(&[], |word| word.bytes())
     }
 
-    /// The keys of a command that takes some, of which the argument at `first` is the first: that one, or, if their number stands before it, so many.
+    /// The keys of a command that takes some, of which the argument at `first` is the first: that
+    /// one, or, if their number stands before it, so many.
     pub fn keys_from(&self, first: usize) -> &'a [Str<'a>] {
         let counted = first.checked_sub(1).filter(|at| *at > 0).and_then(|at| parse_int(self.arg(at)));
         let n = counted.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
@@ -63,20 +64,23 @@ impl<'a> Call<'a> {
         self.ctx.flags().may_block()
     }
 
-    /// The key whose name is the argument at `index`, for change. What is due on it has been applied.
+    /// The key whose name is the argument at `index`, for change. What is due on it has been
+    /// applied.
     pub fn write<O: Object>(&self, index: usize) -> Result<Opened<'a, O>, Error> {
         Opened::new(self.ctx, self.name(index)?, self.argv, self.now())
     }
 
-    /// This command would claim from queues: who waits at the keys whose names are these arguments is served before it, and its own instant comes after
-    /// that, so that no clock seems to step back.
+    /// This command would claim from queues: who waits at the keys whose names are these arguments
+    /// is served before it, and its own instant comes after that, so that no clock seems to step
+    /// back.
     pub fn comes_after_waiters(&self, keys: Range<usize>) {
         if serve::serve_first(self.ctx, keys.map(|i| self.arg(i))) {
             self.now.set(clock::now());
         }
     }
 
-    /// Decides on the object in the key whose name is the argument at `index` (a blank one if there is no key), and does all that follows from it.
+    /// Decides on the object in the key whose name is the argument at `index` (a blank one if there
+    /// is no key), and does all that follows from it.
     pub fn change<O: Object, R>(
         &self,
         index: usize,
@@ -95,7 +99,8 @@ impl<'a> Call<'a> {
         Ok(if key.existing().is_some() { Some(serve::decide(key, decide)) } else { None })
     }
 
-    /// A command that configures the first key: it loses its TTL, `event` is emitted if anything changed, and the reply is OK.
+    /// A command that configures the first key: it loses its TTL, `event` is emitted if anything
+    /// changed, and the reply is OK.
     pub fn configure<O: Object>(
         &self,
         event: &'static CStr,
@@ -117,13 +122,15 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Reads the object in the key whose name is the argument at `index` (None: no key), as of now: on a master what is due is
-    /// applied first, as on every command; a replica shows what its master last said.
+    /// Reads the object in the key whose name is the argument at `index` (None: no key), as of now:
+    /// on a master what is due is applied first, as on every command; a replica shows what its
+    /// master last said.
     pub fn read<O: Object, R>(&self, index: usize, f: impl FnOnce(Option<&O>) -> R) -> Result<R, Error> {
         self.read_after(index, |_: &mut O, _, _| (), f)
     }
 
-    /// The same; where something is due `bring` is called after it was applied, or as much of it as is not put off.
+    /// The same; where something is due `bring` is called after it was applied, or as much of it as
+    /// is not put off.
     pub fn read_after<O: Object, R>(
         &self,
         index: usize,
@@ -141,7 +148,8 @@ impl<'a> Call<'a> {
         handle::read::<O, R>(self.ctx, name, due, apply_due, f)
     }
 
-    /// An error if the key whose name is the argument at `index` holds something else. Nobody has read it by that.
+    /// An error if the key whose name is the argument at `index` holds something else. Nobody has
+    /// read it by that.
     pub fn expect<O: Object>(&self, index: usize) -> Result<(), Error> {
         match handle::holds::<O>(self.ctx, self.name(index)?) {
             Holds::Other => Err(Error::WRONG_TYPE),
@@ -149,7 +157,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// For a command that may also shrink, so that the server does not refuse it as a whole when memory is short: the server's refusal for what would grow.
+    /// For a command that may also shrink, so that the server does not refuse it as a whole when
+    /// memory is short: the server's refusal for what would grow.
     pub fn may_grow(&self) -> Result<(), Error> {
         if self.ctx.flags().out_of_memory() { Err(Error::OUT_OF_MEMORY) } else { Ok(()) }
     }
@@ -162,13 +171,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether a command that only reads may apply what is due on a key, as a command that writes would.
+    /// Whether a command that only reads may apply what is due on a key, as a command that writes
+    /// would.
     fn may_apply_due(&self, name: Str<'_>) -> bool {
         access::anew();
         self.ctx.decides() && access::to(self.ctx, name.bytes()) == access::Access::Granted
     }
 
-    /// Reads `numkeys key …` and answers where in the whole command the keys are. In a cluster they must be in one slot, and all here.
+    /// Reads `numkeys key …` and answers where in the whole command the keys are. In a cluster they
+    /// must be in one slot, and all here.
     pub fn counted_keys(&self, args: &mut Args<'_>) -> Result<Range<usize>, Error> {
         let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);
         let first = args.position();
@@ -193,8 +204,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What earlier commands left to be done comes before this one, and what this one leaves right after it: while no key is open, and not in a cluster
-/// (see blocking/deferred.rs).
+/// What earlier commands left to be done comes before this one, and what this one leaves right
+/// after it: while no key is open, and not in a cluster (see blocking/deferred.rs).
 #[inline]
 fn do_deferred(ctx: Ctx<'_>) {
     if deferred::pending() {

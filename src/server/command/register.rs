@@ -1,7 +1,8 @@
-//! Registration of commands: one [`Command`] row says everything the server wants to know of a command; its
-//! syntax line is the one source of the argument tree in COMMAND DOCS.
+//! Registration of commands: one [`Command`] row says everything the server wants to know of a
+//! command; its syntax line is the one source of the argument tree in COMMAND DOCS.
 //!
-//! What a server lacks is left out: ACL categories of our own before 7.4, categories at all before 7.2.
+//! What a server lacks is left out: ACL categories of our own before 7.4, categories at all before
+//! 7.2.
 
 use super::call::{self, Call};
 use super::syntax::{fewest, is_fixed, parse};
@@ -21,8 +22,8 @@ pub enum Keys {
     First(KeyUse),
     /// The first argument is taken from, the second added to.
     FirstAndSecond,
-    /// The first argument says how many follow. Read by [`Call::counted_keys`], which looks at those the
-    /// server does not (cluster/slots.rs).
+    /// The first argument says how many follow. Read by [`Call::counted_keys`], which looks at
+    /// those the server does not (cluster/slots.rs).
     Counted(KeyUse),
 }
 
@@ -65,7 +66,8 @@ impl<'a> Registrar<'a> {
         self.add_with_arity(command, arity(&tree), handler)
     }
 
-    /// The same where more is needed than the syntax can say, such as at least one of several options.
+    /// The same where more is needed than the syntax can say, such as at least one of several
+    /// options.
     pub fn add_with_arity<F>(&self, command: &Command, arity: c_int, handler: F) -> Result<(), String>
     where
         F: Fn(&Call<'_>) -> Result<(), Error> + Copy + 'static,
@@ -129,8 +131,8 @@ fn key_specs(keys: Keys) -> Vec<KeySpec> {
     match keys {
         Keys::None => Vec::new(),
         Keys::First(usage) => vec![spec(1, usage)],
-        // The first spec tells ACL and `COMMAND GETKEYS` of all keys. A cluster heeds nothing but ranges,
-        // so the second shows it the first key, and nobody else.
+        // The first spec tells ACL and `COMMAND GETKEYS` of all keys. A cluster heeds nothing but
+        // ranges, so the second shows it the first key, and nobody else.
         Keys::Counted(usage) => {
             vec![KeySpec { counted: true, ..spec(1, usage) }, KeySpec { not_key: true, ..spec(2, usage) }]
         }

@@ -1,7 +1,8 @@
 //! Reads a command's syntax line into the argument tree that COMMAND DOCS shows.
 //!
-//! `key [capacity tokens period] [COST n] [ATMOST | FORCE | BLOCK ms]`: brackets are optional parts, parentheses required groups, `|` alternatives,
-//! words in capitals keywords (one word after it is its value), a trailing `...` means one or more.
+//! `key [capacity tokens period] [COST n] [ATMOST | FORCE | BLOCK ms]`: brackets are optional
+//! parts, parentheses required groups, `|` alternatives, words in capitals keywords (one word after
+//! it is its value), a trailing `...` means one or more.
 
 use crate::server::ffi::command::{Arg, ArgKind};
 

@@ -1,5 +1,5 @@
-//! What follows when slots move as a whole (cluster/migration.rs): who listens, what was staged, and who waits
-//! at a key that goes away.
+//! What follows when slots move as a whole (cluster/migration.rs): who listens, what was staged,
+//! and who waits at a key that goes away.
 
 use crate::server::blocking::access::{self, Access};
 use crate::server::blocking::{claim_waiters, clients, ends};
@@ -43,22 +43,24 @@ fn listen(stage: Stage) {
     }
 }
 
-/// What was staged is ours now: whatever is due on it, or came to be due meanwhile, and whoever waits for it.
+/// What was staged is ours now: whatever is due on it, or came to be due meanwhile, and whoever
+/// waits for it.
 fn look_at_all(ctx: Ctx<'_>) {
     due_index::look_at_all(clock::now());
     claim_waiters::look_again_all(-1);
     alarm::soon(ctx);
 }
 
-/// Some who wait may wait for slots of another node. The server would send them away within a second or so.
+/// Some who wait may wait for slots of another node. The server would send them away within a
+/// second or so.
 static SEND_AWAY: AtomicBool = AtomicBool::new(false);
 
 fn send_away_soon() {
     SEND_AWAY.store(true, Ordering::Relaxed);
 }
 
-/// The server is about to sleep: whatever it had to do to its own view of the slots is done. Who waits for a slot of another node is told which, in the server's
-/// words.
+/// The server is about to sleep: whatever it had to do to its own view of the slots is done. Who
+/// waits for a slot of another node is told which, in the server's words.
 pub fn before_sleep(ctx: Ctx<'_>) {
     if !SEND_AWAY.swap(false, Ordering::Relaxed) || clients::waiting() == 0 {
         return;
@@ -85,7 +87,8 @@ fn nodes(ctx: Ctx<'_>) -> Vec<(RangeInclusive<u16>, String)> {
 fn row(row: Part<'_>) -> Option<(RangeInclusive<u16>, String)> {
     let slot = |i| u16::try_from(row.element(i)?.integer()).ok();
     let node = row.element(2)?;
-    // A node that does not say its address is meant by none: the client goes on with the one it knows.
+    // A node that does not say its address is meant by none: the client goes on with the one it
+    // knows.
     let host = String::from_utf8_lossy(node.element(0)?.bytes().unwrap_or_default());
     let port = node.element(1)?.integer();
     Some((slot(0)?..=slot(1)?, format!("{host}:{port}")))

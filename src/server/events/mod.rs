@@ -1,4 +1,5 @@
-//! What the server tells: databases flushed and swapped, keys renamed, roles changed, forks, loads, the cron.
+//! What the server tells: databases flushed and swapped, keys renamed, roles changed, forks, loads,
+//! the cron.
 
 mod migration;
 mod truncated;
@@ -19,7 +20,8 @@ use crate::server::time::{alarm, clock};
 use crate::server::work::timer;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Subscribes to everything below. Which events of moving slots the server has. Only within `RedisModule_OnLoad`.
+/// Subscribes to everything below. Which events of moving slots the server has. Only within
+/// `RedisModule_OnLoad`.
 pub fn subscribe(ctx: Ctx<'_>) -> Result<SlotEvents, &'static str> {
     if !events::subscribe(ctx, on_event) {
         return Err("a server event cannot be subscribed to");
@@ -69,7 +71,8 @@ fn on_key_event(ctx: Ctx<'_>, event: &[u8], key: Str<'_>) {
         claim_waiters::look_again(db, name);
     }
     match event {
-        // In a transaction it may have become something else by its end: who waits is told then what it is.
+        // In a transaction it may have become something else by its end: who waits is told then
+        // what it is.
         b"del" | b"rename_from" | b"expired" | b"evicted"
             if !claim_waiters::nobody() && !ctx.flags().atomic() =>
         {

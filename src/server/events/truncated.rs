@@ -1,8 +1,10 @@
-//! Says so when the server cut off the end of its append only file at a start (`aof-load-truncated`), after a power cut.
+//! Says so when the server cut off the end of its append only file at a start
+//! (`aof-load-truncated`), after a power cut.
 //!
-//! The server cuts behind the last whole command. If that one stands in a transaction, the file now ends inside it, and all that is written from then on is part of it: the
-//! next start runs it late, or cuts all of it off. No server tells a module where it cut, or that it did; but the files are smaller afterwards. Only their sizes are
-//! looked at.
+//! The server cuts behind the last whole command. If that one stands in a transaction, the file now
+//! ends inside it, and all that is written from then on is part of it: the next start runs it late,
+//! or cuts all of it off. No server tells a module where it cut, or that it did; but the files are
+//! smaller afterwards. Only their sizes are looked at.
 
 use crate::server::ffi::call::{How, call_words};
 use crate::server::ffi::context::Ctx;
@@ -43,7 +45,8 @@ fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
         .collect()
 }
 
-/// Where the server keeps its append only files: below its working directory. None if it does not tell.
+/// Where the server keeps its append only files: below its working directory. None if it does not
+/// tell.
 fn folder(ctx: Ctx<'_>) -> Option<PathBuf> {
     let reply = call_words(ctx, c"CONFIG", How::Plain, &[b"GET", b"appenddirname"]);
     let name = reply.as_ref()?.whole().element(1)?.bytes()?;

@@ -1,12 +1,14 @@
 //! The module's allocator: the server's when there is one, else the system's.
 //!
-//! Everything the module holds is then counted by the server (`used_memory`, `maxmemory`, active defrag), and tests and benches that link the
-//! library without a server still run. The two never mix: the server's functions are set before the first allocation of
-//! `RedisModule_OnLoad` and never unset; without a server they are never set.
+//! Everything the module holds is then counted by the server (`used_memory`, `maxmemory`, active
+//! defrag), and tests and benches that link the library without a server still run. The two never
+//! mix: the server's functions are set before the first allocation of `RedisModule_OnLoad` and
+//! never unset; without a server they are never set.
 //!
-//! The server's allocator promises 8-byte alignment and no more: the jemalloc that Redis 8 brings along has size classes such as 24 and 40. What
-//! wants more (hash tables do, for their vector instructions, and 128-bit integers) is over-allocated, with the server's pointer
-//! kept right before the aligned block.
+//! The server's allocator promises 8-byte alignment and no more: the jemalloc that Redis 8 brings
+//! along has size classes such as 24 and 40. What wants more (hash tables do, for their vector
+//! instructions, and 128-bit integers) is over-allocated, with the server's pointer kept right
+//! before the aligned block.
 
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -18,12 +20,14 @@ pub struct ServerAlloc;
 const NATURAL: usize = 8;
 const HEADER: usize = size_of::<*mut c_void>();
 
-// SAFETY: each method hands the request to one allocator that is fixed for the life of the process (see above) and returns what that
-// allocator returned, or for large alignments a block inside it; `dealloc` and `realloc` undo precisely what `alloc` did, by the same layout.
+// SAFETY: each method hands the request to one allocator that is fixed for the life of the process
+// (see above) and returns what that allocator returned, or for large alignments a block inside it;
+// `dealloc` and `realloc` undo precisely what `alloc` did, by the same layout.
 unsafe impl GlobalAlloc for ServerAlloc {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: reading a pointer that is written once, on the main thread, before any other thread of ours exists.
+        // SAFETY: reading a pointer that is written once, on the main thread, before any other
+        // thread of ours exists.
         match unsafe { raw::RedisModule_Alloc } {
             // SAFETY: the server's malloc; size is not 0 by GlobalAlloc's contract.
             Some(alloc) if layout.align() <= NATURAL => unsafe { alloc(layout.size()).cast() },
@@ -70,7 +74,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
         match unsafe { raw::RedisModule_Realloc } {
             // SAFETY: `block` came from the server's allocator with natural alignment.
             Some(realloc) if layout.align() <= NATURAL => unsafe { realloc(block.cast(), new_size).cast() },
-            // SAFETY: a new block, the smaller of both sizes copied, the old one freed: as GlobalAlloc's default does.
+            // SAFETY: a new block, the smaller of both sizes copied, the old one freed: as
+            // GlobalAlloc's default does.
             Some(_) => unsafe {
                 let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
                 if !new.is_null() {
@@ -93,7 +98,8 @@ unsafe fn align_up(base: *mut u8, align: usize) -> *mut u8 {
     if base.is_null() {
         return base;
     }
-    // SAFETY: at most HEADER + align - 1 bytes are skipped, which the caller allocated besides the block.
+    // SAFETY: at most HEADER + align - 1 bytes are skipped, which the caller allocated besides the
+    // block.
     unsafe {
         let past = base.add(HEADER);
         let block = past.add(past.align_offset(align));

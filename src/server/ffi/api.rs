@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 pub const OK: c_int = raw::REDISMODULE_OK as c_int;
 pub const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 
-/// Calls a function of the module API that every supported server has (checked once at load, see [`missing`]).
+/// Calls a function of the module API that every supported server has (checked once at load, see
+/// [`missing`]).
 macro_rules! rm {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         match redis_module::raw::$name {
@@ -21,7 +22,8 @@ macro_rules! rm {
 }
 pub(super) use rm;
 
-/// A function that was there at load is gone: cannot happen; ends in an error reply, not in the server's end.
+/// A function that was there at load is gone: cannot happen; ends in an error reply, not in the
+/// server's end.
 #[cold]
 pub(super) fn absent(name: &str) -> ! {
     panic!("module API function {name} is missing")
@@ -32,7 +34,8 @@ pub fn missing() -> Vec<&'static str> {
     let mut lacking = Vec::new();
     macro_rules! need {
         ($($name:ident)*) => { $(
-            // SAFETY: reading a pointer that is only written while the module is loaded, on this thread.
+            // SAFETY: reading a pointer that is only written while the module is loaded, on this
+            // thread.
             if unsafe { raw::$name }.is_none() { lacking.push(stringify!($name)); }
         )* };
     }
@@ -70,7 +73,8 @@ pub fn missing() -> Vec<&'static str> {
 /// initialized.
 pub fn function(name: &CStr) -> Option<NonNull<c_void>> {
     let mut found: *mut c_void = std::ptr::null_mut();
-    // SAFETY: reading a pointer that was set when the module was initialized; the server writes a function pointer, or nothing, to `found`.
+    // SAFETY: reading a pointer that was set when the module was initialized; the server writes a
+    // function pointer, or nothing, to `found`.
     let there = unsafe {
         raw::RedisModule_GetApi.is_some_and(|get| get(name.as_ptr(), (&raw mut found).cast::<c_void>()) == OK)
     };

@@ -12,7 +12,8 @@ use std::ffi::{c_int, c_void};
 
 /// What the server is told and asked about a blocked client.
 pub trait Callbacks: 'static {
-    /// The server wants the reply: of a client that was handed over, or of one that somebody unblocks.
+    /// The server wants the reply: of a client that was handed over, or of one that somebody
+    /// unblocks.
     fn reply(ctx: Ctx<'_>, ticket: u64);
     /// The client disconnected, was killed, sent away, or unblocked with an error.
     fn disconnected(ticket: u64);
@@ -28,8 +29,8 @@ impl Blocked {
     /// Blocks the running command's client, which the context allows, on these keys, without end.
     pub fn on_keys<C: Callbacks>(ctx: Ctx<'_>, keys: &[Str<'_>], ticket: u64) -> Self {
         let private = usize::try_from(ticket).unwrap_or(usize::MAX) as *mut c_void;
-        // SAFETY: a live command context that may block; static callbacks; live names, which the server
-        // keeps alive; the private data is a number, which nobody follows.
+        // SAFETY: a live command context that may block; static callbacks; live names, which the
+        // server keeps alive; the private data is a number, which nobody follows.
         unsafe {
             let handle = rm!(RedisModule_BlockClientOnKeys(
                 ctx.raw(),
@@ -62,8 +63,8 @@ unsafe fn ticket_of(ctx: *mut raw::RedisModuleCtx) -> u64 {
     unsafe { rm!(RedisModule_GetBlockedClientPrivateData(ctx)) as usize as u64 }
 }
 
-/// The server has seen that a key came to be, and asks whether the client can be served: that is not
-/// the server's to ask.
+/// The server has seen that a key came to be, and asks whether the client can be served: that is
+/// not the server's to ask.
 unsafe extern "C" fn on_ready(
     _ctx: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,

@@ -9,15 +9,16 @@ use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// How a command is run. Each is the server's format of modes, with "v": all arguments as one vector.
+/// How a command is run. Each is the server's format of modes, with "v": all arguments as one
+/// vector.
 #[derive(Debug, Clone, Copy)]
 pub enum How {
     /// As the module.
     Plain,
     /// As the module; what stops the call is a reply, too.
     Told,
-    /// As a script, with all the checks that a script's write meets; what stops the call is a reply, too.
-    /// (Without that Valkey 9.1 follows a wild pointer while the cluster is down.)
+    /// As a script, with all the checks that a script's write meets; what stops the call is a
+    /// reply, too. (Without that Valkey 9.1 follows a wild pointer while the cluster is down.)
     Checked,
     /// Not at all: whether it would be let through (from 7.2).
     Dry,
@@ -42,8 +43,8 @@ pub const ELSEWHERE: c_int = libc::EPERM;
 pub fn call(ctx: Ctx<'_>, command: &CStr, how: How, arguments: &[Str<'_>]) -> (Option<CallReply>, c_int) {
     // SAFETY: errno is this thread's own.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; a live context; the format names a vector of live strings with its length; the
-    // reply is ours to free.
+    // SAFETY: as above; a live context; the format names a vector of live strings with its length;
+    // the reply is ours to free.
     unsafe {
         *errno = 0;
         let reply = rm!(RedisModule_Call(
@@ -63,8 +64,8 @@ pub fn call_words(ctx: Ctx<'_>, command: &CStr, how: How, words: &[&[u8]]) -> Op
     call(ctx, command, how, OwnedString::as_strs(&words)).0
 }
 
-/// Whether the client's user may (still) run a command on a key. `argv` is the command as it would be
-/// sent. A client that is gone may.
+/// Whether the client's user may (still) run a command on a key. `argv` is the command as it would
+/// be sent. A client that is gone may.
 pub fn permits(ctx: Ctx<'_>, client: u64, argv: &[Str<'_>]) -> bool {
     // SAFETY: a live context; the name, if there is one, is ours to free, and so is the user; the
     // arguments are live strings.
@@ -76,8 +77,8 @@ pub fn permits(ctx: Ctx<'_>, client: u64, argv: &[Str<'_>]) -> bool {
         let user: *mut raw::RedisModuleUser = rm!(RedisModule_GetModuleUserFromUserName(name));
         rm!(RedisModule_FreeString(ctx.raw(), name));
         if user.is_null() {
-            // Made by another module: there is nothing to check it by. A user that was deleted has no
-            // clients any more.
+            // Made by another module: there is nothing to check it by. A user that was deleted has
+            // no clients any more.
             return true;
         }
         let permitted =

@@ -1,5 +1,5 @@
-//! Commands as the server gets to know them: the function it calls for one, and the description that
-//! `COMMAND DOCS`, ACLs and clusters go by.
+//! Commands as the server gets to know them: the function it calls for one, and the description
+//! that `COMMAND DOCS`, ACLs and clusters go by.
 
 use super::api::{ERR, OK, rm};
 use super::context::{Ctx, function_of};
@@ -81,8 +81,8 @@ pub struct Description<'d> {
     pub categories: &'d str,
 }
 
-/// Registers a command: `handler(ctx, argv)` is called for it, and is false where the command failed.
-/// Only within `RedisModule_OnLoad`.
+/// Registers a command: `handler(ctx, argv)` is called for it, and is false where the command
+/// failed. Only within `RedisModule_OnLoad`.
 pub fn register<F>(ctx: Ctx<'_>, command: &Description<'_>, _handler: F) -> Result<(), String>
 where
     F: Fn(Ctx<'_>, &[Str<'_>]) -> bool + Copy + 'static,
@@ -131,8 +131,8 @@ where
 {
     shield(
         || {
-            // SAFETY: the context of a running command; the server gives argc live arguments, which it
-            // keeps unchanged while the command runs; `register` was given the handler.
+            // SAFETY: the context of a running command; the server gives argc live arguments, which
+            // it keeps unchanged while the command runs; `register` was given the handler.
             let done = unsafe { function_of::<F>()(Ctx::new(ctx), Str::slice(argv, argc)) };
             if done { OK } else { ERR }
         },

@@ -6,13 +6,14 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Registers a yes/no setting with its present value as the default. `fixed`: not once the module is
-/// loaded. False: the server refused it. Only within `RedisModule_OnLoad`, as all of these.
+/// Registers a yes/no setting with its present value as the default. `fixed`: not once the module
+/// is loaded. False: the server refused it. Only within `RedisModule_OnLoad`, as all of these.
 pub fn register_switch(ctx: Ctx<'_>, name: &'static CStr, value: &'static AtomicBool, fixed: bool) -> bool {
     let flags = if fixed { raw::REDISMODULE_CONFIG_IMMUTABLE } else { raw::REDISMODULE_CONFIG_DEFAULT };
     let data = std::ptr::from_ref(value).cast_mut().cast::<c_void>();
     let default = c_int::from(value.load(Ordering::Relaxed));
-    // SAFETY: within OnLoad; the name is static; the callbacks get the static atomic back as their data.
+    // SAFETY: within OnLoad; the name is static; the callbacks get the static atomic back as their
+    // data.
     unsafe {
         rm!(RedisModule_RegisterBoolConfig(
             ctx.raw(),
@@ -53,7 +54,8 @@ pub fn register_number(
     }
 }
 
-/// Applies the configuration file, after all settings are registered; false: something in it is wrong.
+/// Applies the configuration file, after all settings are registered; false: something in it is
+/// wrong.
 pub fn load(ctx: Ctx<'_>) -> bool {
     // SAFETY: within OnLoad.
     unsafe { rm!(RedisModule_LoadConfigs(ctx.raw())) == OK }

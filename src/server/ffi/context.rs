@@ -46,7 +46,8 @@ impl Flags {
     pub fn child_running(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_ACTIVE_CHILD)
     }
-    /// A file is loaded and nobody is served: what runs comes from it. (While a replica takes over a new data set in the background clients are served.)
+    /// A file is loaded and nobody is served: what runs comes from it. (While a replica takes over
+    /// a new data set in the background clients are served.)
     pub fn reads_file(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING) && !self.any(raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
@@ -83,8 +84,8 @@ struct Back {
     entered: (*mut raw::RedisModuleCtx, c_int),
 }
 
-/// The context for which an [`InDb`] lives, and its database. In a transaction Valkey 9.1 goes on telling
-/// the database that the client has selected.
+/// The context for which an [`InDb`] lives, and its database. In a transaction Valkey 9.1 goes on
+/// telling the database that the client has selected.
 static ENTERED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(std::ptr::null_mut());
 static ENTERED_DB: AtomicI32 = AtomicI32::new(0);
 
@@ -118,7 +119,8 @@ impl<'a> Ctx<'a> {
 
     /// Makes the module's own context. Only within `RedisModule_OnLoad`.
     pub fn keep(self) {
-        // SAFETY: a live context; the new one is bound to no client and lives as long as the module.
+        // SAFETY: a live context; the new one is bound to no client and lives as long as the
+        // module.
         let own = unsafe { rm!(RedisModule_GetDetachedThreadSafeContext(self.raw)) };
         OWN.store(own, Ordering::Relaxed);
     }
@@ -132,8 +134,9 @@ impl<'a> Ctx<'a> {
         Flags(unsafe { rm!(RedisModule_GetContextFlags(self.raw)) })
     }
 
-    /// Whether this server decides now what is not in a client's command: a master that neither loads
-    /// nor has its replicas paused. (The server aborts on a module that writes while they are.)
+    /// Whether this server decides now what is not in a client's command: a master that neither
+    /// loads nor has its replicas paused. (The server aborts on a module that writes while they
+    /// are.)
     pub fn decides(self) -> bool {
         let flags = self.flags();
         flags.master() && !flags.loading() && !replicas_paused()
@@ -145,8 +148,8 @@ impl<'a> Ctx<'a> {
         unsafe { rm!(RedisModule_GetClientId(self.raw)) }
     }
 
-    /// Closes the connection of the context's client as soon as the running command is done. Nothing
-    /// for a script's client.
+    /// Closes the connection of the context's client as soon as the running command is done.
+    /// Nothing for a script's client.
     pub fn close_client(self) {
         // SAFETY: a live context; a client whose id is not listed is refused by the server. Who is
         // logged out is closed, which is what is wanted: the server has no other way for a module.
@@ -164,14 +167,15 @@ impl<'a> Ctx<'a> {
         unsafe { rm!(RedisModule_GetSelectedDb(self.raw)) }
     }
 
-    /// Runs `f` with another database selected, one that is there, then selects the former one again.
+    /// Runs `f` with another database selected, one that is there, then selects the former one
+    /// again.
     pub fn in_db<R>(self, db: c_int, f: impl FnOnce() -> R) -> R {
         let _there = self.enter(db);
         f()
     }
 
-    /// Selects a database until what is returned is dropped; None, and nothing is changed, if there is
-    /// none of that number.
+    /// Selects a database until what is returned is dropped; None, and nothing is changed, if there
+    /// is none of that number.
     pub fn enter(self, db: c_int) -> Option<InDb<'a>> {
         let before = self.db();
         if before == db {
@@ -237,15 +241,15 @@ impl<'a> Ctx<'a> {
         unsafe { rm!(RedisModule_SignalModifiedKey(self.raw, key.raw())) };
     }
 
-    /// Starts a timer: `body` is run, shielded by itself, in so many ms. The timer's number, which is
-    /// never 0.
+    /// Starts a timer: `body` is run, shielded by itself, in so many ms. The timer's number, which
+    /// is never 0.
     pub fn timer<F: Fn(Ctx<'_>) + Copy + 'static>(self, ms: i64, _body: F) -> u64 {
         // SAFETY: a live context, a static callback.
         unsafe { rm!(RedisModule_CreateTimer(self.raw, ms.max(0), Some(fire::<F>), std::ptr::null_mut())) }
     }
 
-    /// Stops a timer that has not fired yet. Never called from the timer's own callback: some servers
-    /// free it twice then.
+    /// Stops a timer that has not fired yet. Never called from the timer's own callback: some
+    /// servers free it twice then.
     pub fn stop_timer(self, id: u64) {
         // SAFETY: a live context; an id that is not known any more is refused by the server.
         unsafe { rm!(RedisModule_StopTimer(self.raw, id, std::ptr::null_mut())) };
@@ -264,15 +268,15 @@ impl<'a> Ctx<'a> {
     }
 }
 
-/// Whether nothing may be written now because replicas must not get traffic: `CLIENT PAUSE`, a manual
-/// failover.
+/// Whether nothing may be written now because replicas must not get traffic: `CLIENT PAUSE`, a
+/// manual failover.
 pub fn replicas_paused() -> bool {
     // SAFETY: takes no argument, reads server state on the main thread.
     unsafe { rm!(RedisModule_AvoidReplicaTraffic()) != 0 }
 }
 
-/// A function item, or a closure that captures nothing but such, by its type alone: so there is one C
-/// function for each.
+/// A function item, or a closure that captures nothing but such, by its type alone: so there is one
+/// C function for each.
 ///
 /// # Safety
 /// A value of type `F` has been made (it was handed over when the callback was registered).

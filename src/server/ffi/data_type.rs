@@ -1,8 +1,8 @@
-//! Data types of keys: the server's table of hooks for each, all alike. A hook turns the server's pointer
-//! into a value and calls [`DataType`]; key/hooks.rs says what each does.
+//! Data types of keys: the server's table of hooks for each, all alike. A hook turns the server's
+//! pointer into a value and calls [`DataType`]; key/hooks.rs says what each does.
 //!
-//! All hooks run on the main thread but `free`, which may run in the background, and `save` and `rewrite`,
-//! which run in a forked child.
+//! All hooks run on the main thread but `free`, which may run in the background, and `save` and
+//! `rewrite`, which run in a forked child.
 
 use super::api::{OK, rm};
 use super::context::Ctx;
@@ -47,8 +47,8 @@ pub trait DataType: Sized + 'static {
     fn copy(&self, from: i32) -> Self;
     /// The copy has its address.
     fn copied(&self, to: Address<'_>);
-    /// Hands large blocks to `relocate` from `cursor` on until `stop` says so. The cursor to go on with,
-    /// or None when all was seen.
+    /// Hands large blocks to `relocate` from `cursor` on until `stop` says so. The cursor to go on
+    /// with, or None when all was seen.
     fn defrag(
         &mut self,
         cursor: u64,
@@ -249,8 +249,8 @@ unsafe extern "C" fn defrag<T: DataType>(
 ) -> c_int {
     shield(
         || {
-            // SAFETY: the hook lends the value pointer; DefragAlloc answers a moved block (the old one is
-            // freed) or null (not moved).
+            // SAFETY: the hook lends the value pointer; DefragAlloc answers a moved block (the old
+            // one is freed) or null (not moved).
             unsafe {
                 let moved = rm!(RedisModule_DefragAlloc(ctx, *of));
                 if !moved.is_null() {

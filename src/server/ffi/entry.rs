@@ -7,8 +7,8 @@ use super::strings::Str;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 
-/// Defines the function that the server calls when it loads the module: `load(ctx, options)` says what
-/// is wrong, if anything is.
+/// Defines the function that the server calls when it loads the module: `load(ctx, options)` says
+/// what is wrong, if anything is.
 macro_rules! on_load {
     ($name:expr, $version:expr, $load:path) => {
         /// Called by the server when the module is loaded.
@@ -41,8 +41,8 @@ pub unsafe fn on_load(
     version: c_int,
     load: fn(Ctx<'_>, &[Str<'_>]) -> Result<(), String>,
 ) -> c_int {
-    // SAFETY: the first call on the context, as the API wants it; it sets the function pointers before
-    // anything of ours allocates.
+    // SAFETY: the first call on the context, as the API wants it; it sets the function pointers
+    // before anything of ours allocates.
     let known = unsafe {
         raw::Export_RedisModule_Init(ctx, name.as_ptr(), version, raw::REDISMODULE_APIVER_1 as c_int)
     };
@@ -68,9 +68,9 @@ pub unsafe fn on_load(
     )
 }
 
-/// What the module can bear: a failed read of a damaged payload is reported to us instead of ending the
-/// server, a key counts as modified only when we say so, and a new data set may be loaded beside the one
-/// that is served. `more` as the server names it. Only within `RedisModule_OnLoad`.
+/// What the module can bear: a failed read of a damaged payload is reported to us instead of ending
+/// the server, a key counts as modified only when we say so, and a new data set may be loaded
+/// beside the one that is served. `more` as the server names it. Only within `RedisModule_OnLoad`.
 pub fn set_options(ctx: Ctx<'_>, more: u32) {
     /// REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED, whose name bindgen does not carry.
     const NO_IMPLICIT_SIGNAL: u32 = 1 << 1;

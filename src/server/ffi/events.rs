@@ -109,7 +109,8 @@ struct ValkeyRange {
     last: c_int,
 }
 
-/// Subscribes to every [`Event`] but those of slots. Only within `RedisModule_OnLoad`, as all of these.
+/// Subscribes to every [`Event`] but those of slots. Only within `RedisModule_OnLoad`, as all of
+/// these.
 pub fn subscribe<F: Fn(Ctx<'_>, Event) + Copy + 'static>(ctx: Ctx<'_>, handler: F) -> bool {
     [
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
@@ -179,11 +180,13 @@ unsafe fn read(id: u64, sub: u64, data: *mut c_void) -> Option<Event> {
             Event::RoleChanged { master: sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER }
         }
         raw::REDISMODULE_EVENT_FLUSHDB if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_START => {
-            // SAFETY: this event's data is a RedisModuleFlushInfo that outlives the callback, if it is there.
+            // SAFETY: this event's data is a RedisModuleFlushInfo that outlives the callback, if it
+            // is there.
             Event::Flush { db: unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }?.dbnum }
         }
         raw::REDISMODULE_EVENT_SWAPDB => {
-            // SAFETY: this event's data is a RedisModuleSwapDbInfo that outlives the callback, if it is there.
+            // SAFETY: this event's data is a RedisModuleSwapDbInfo that outlives the callback, if
+            // it is there.
             let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() }?;
             Event::Swapped { one: info.dbnum_first, other: info.dbnum_second }
         }
@@ -258,9 +261,10 @@ unsafe fn valkey_slots(sub: u64, info: Option<&ValkeyInfo>) -> Option<Slots> {
 static SUBSCRIBE: OnceLock<fn() -> bool> = OnceLock::new();
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
-/// Has `subscribe` called (it says whether that went well) when the first value of ours is there, or the first
-/// client waits for one. The server's own work to tell one module of an event is a tenth of a `DEL` and a
-/// quarter of a `RENAME`: who has the module loaded and does not use it does not pay that.
+/// Has `subscribe` called (it says whether that went well) when the first value of ours is there,
+/// or the first client waits for one. The server's own work to tell one module of an event is a
+/// tenth of a `DEL` and a quarter of a `RENAME`: who has the module loaded and does not use it does
+/// not pay that.
 pub fn listen_when_needed(subscribe: fn() -> bool) {
     let _ = SUBSCRIBE.set(subscribe);
 }
@@ -273,8 +277,8 @@ pub fn listen() {
     }
 }
 
-/// Subscribes to the keyspace events of all commands that move keys and values about: `handler` gets the
-/// event's name and the key.
+/// Subscribes to the keyspace events of all commands that move keys and values about: `handler`
+/// gets the event's name and the key.
 pub fn subscribe_keys<F>(ctx: Ctx<'_>, slots: SlotEvents, _handler: F) -> bool
 where
     F: Fn(Ctx<'_>, &[u8], Str<'_>) + Copy + 'static,
@@ -312,6 +316,6 @@ where
     OK
 }
 
-/// The option by which Valkey learns that the module may be loaded while slots move. On Redis the bit may
-/// mean anything else.
+/// The option by which Valkey learns that the module may be loaded while slots move. On Redis the
+/// bit may mean anything else.
 pub const HANDLES_SLOT_MIGRATION: u32 = 1 << 5;

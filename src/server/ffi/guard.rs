@@ -1,16 +1,21 @@
-//! The one choke point between the server's C frames and our code: a panic becomes an error, never the server's end.
+//! The one choke point between the server's C frames and our code: a panic becomes an error, never
+//! the server's end.
 //!
-//! Every `extern "C"` function of the module runs its body in [`shield`], or in `unit::run`, which does, but for those that
-//! only hand over a number (a test knows which). State is committed only by `Object::apply`, which has no
-//! panicking path, so a caught panic leaves no half-made change behind; what was applied before it is carried, and what was lent is given back, by guards
-//! that work while the panic passes: the key (`Opened`), the selected database, a line that is served, a client taken out of its line.
+//! Every `extern "C"` function of the module runs its body in [`shield`], or in `unit::run`, which
+//! does, but for those that only hand over a number (a test knows which). State is committed only
+//! by `Object::apply`, which has no panicking path, so a caught panic leaves no half-made change
+//! behind; what was applied before it is carried, and what was lent is given back, by guards that
+//! work while the panic passes: the key (`Opened`), the selected database, a line that is served, a
+//! client taken out of its line.
 //!
-//! In a debug build tests make us panic at chosen points ([`trip`]). A release build has no such thing.
+//! In a debug build tests make us panic at chosen points ([`trip`]). A release build has no such
+//! thing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Panics caught since the module was loaded; shown by `INFO sluice`. Anything but 0 is a bug worth a report.
+/// Panics caught since the module was loaded; shown by `INFO sluice`. Anything but 0 is a bug worth
+/// a report.
 pub static CAUGHT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a panic that was caught.
@@ -19,7 +24,8 @@ pub fn caught() {
     CAUGHT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `body`; if it panics, answers `otherwise()`. The panic hook has already written the place to standard error.
+/// Runs `body`; if it panics, answers `otherwise()`. The panic hook has already written the place
+/// to standard error.
 #[inline]
 pub fn shield<R>(body: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -22,7 +22,8 @@ pub enum Mode {
     Write,
     /// The module may change it by itself: nobody has used it.
     Quiet,
-    /// The module looks at it by itself: nothing tells of that, no statistics, no event, no idle time.
+    /// The module looks at it by itself: nothing tells of that, no statistics, no event, no idle
+    /// time.
     Unseen,
 }
 
@@ -40,8 +41,8 @@ impl Mode {
 }
 
 lazy_static! {
-    /// What opens a key without a trace. Before 7.2 there is no such mode, but who opens to write is not
-    /// counted.
+    /// What opens a key without a trace. Before 7.2 there is no such mode, but who opens to write
+    /// is not counted.
     static ref UNSEEN: u32 = {
         const SILENT: u32 = raw::REDISMODULE_OPEN_KEY_NONOTIFY | raw::REDISMODULE_OPEN_KEY_NOSTATS;
         let how = if open_key_modes() & SILENT == SILENT { SILENT } else { raw::REDISMODULE_WRITE };
@@ -122,8 +123,8 @@ pub struct KeyOf<T> {
     value: *mut T,
 }
 
-// In this impl, SAFETY of each access to `value`: it is the value of the key that is still open, only
-// `self` reaches it (see the head of the file), and it is borrowed with `self`.
+// In this impl, SAFETY of each access to `value`: it is the value of the key that is still open,
+// only `self` reaches it (see the head of the file), and it is borrowed with `self`.
 impl<T: DataType> KeyOf<T> {
     #[inline]
     pub fn value(&self) -> Option<&T> {
@@ -137,11 +138,12 @@ impl<T: DataType> KeyOf<T> {
         unsafe { self.value.as_mut() }
     }
 
-    /// Makes a value the key's, which is open for writing and empty; the value comes back if the server
-    /// does not take it.
+    /// Makes a value the key's, which is open for writing and empty; the value comes back if the
+    /// server does not take it.
     pub fn put(&mut self, value: Box<T>) -> Result<&mut T, Box<T>> {
         let value = Box::into_raw(value);
-        // SAFETY: an open key, our type; the server owns the value from here on (the type's free hook).
+        // SAFETY: an open key, our type; the server owns the value from here on (the type's free
+        // hook).
         let taken = unsafe {
             rm!(RedisModule_ModuleTypeSetValue(self.key.0, handle_of::<T>(), value.cast::<c_void>()))
         };

@@ -1,9 +1,9 @@
 //! The module API, made safe: each file wraps one part of it, and this folder is the only one with
-//! `unsafe` code. What it hands out cannot outlive what the server lends; what cannot be held by types
-//! is a rule at the head of the file.
+//! `unsafe` code. What it hands out cannot outlive what the server lends; what cannot be held by
+//! types is a rule at the head of the file.
 //!
-//! Every function that the server calls runs its body in [`guard::shield`], so that no panic reaches
-//! the server's own frames.
+//! Every function that the server calls runs its body in [`guard::shield`], so that no panic
+//! reaches the server's own frames.
 
 pub mod alloc;
 pub mod api;

@@ -1,5 +1,5 @@
-//! Functions of the module API that only some servers have and that the bindings do not know, looked
-//! up by name. Each is asked for once, while the module is loaded.
+//! Functions of the module API that only some servers have and that the bindings do not know,
+//! looked up by name. Each is asked for once, while the module is loaded.
 
 use super::api::function;
 use super::context::Ctx;
@@ -49,7 +49,8 @@ impl MustObey {
     }
 }
 
-/// Declares an ACL category of our own, where the server knows categories of modules; true if it does.
+/// Declares an ACL category of our own, where the server knows categories of modules; true if it
+/// does.
 pub fn add_acl_category(ctx: Ctx<'_>, name: &CStr) -> bool {
     // SAFETY: reading a pointer; calling it within OnLoad with a NUL-terminated string.
     unsafe {
@@ -57,8 +58,8 @@ pub fn add_acl_category(ctx: Ctx<'_>, name: &CStr) -> bool {
     }
 }
 
-/// Whether the server keeps the reply of a blocked client beside its handle until it lets go of it: it
-/// came with the functions to block with flags.
+/// Whether the server keeps the reply of a blocked client beside its handle until it lets go of it:
+/// it came with the functions to block with flags.
 pub fn keeps_replies() -> bool {
     // SAFETY: reading a pointer that is only written while the module is loaded, on this thread.
     unsafe { raw::RedisModule_BlockClientOnKeysWithFlags }.is_some()

@@ -1,6 +1,7 @@
 //! What values are written to and read from: RDB files and payloads, the append only file, digests.
 //!
-//! Each handle is live as long as the hook that was given it runs; buffers are copied by the server.
+//! Each handle is live as long as the hook that was given it runs; buffers are copied by the
+//! server.
 
 use super::api::rm;
 use super::strings::{OwnedString, Str, adopt};
@@ -72,8 +73,8 @@ impl<'k> Aof<'k> {
     pub fn apply<'b>(&self, head: &[u8], blobs: impl Iterator<Item = &'b [u8]>) {
         let owned: Vec<OwnedString> = blobs.map(OwnedString::new).collect();
         let mut raws: Vec<_> = owned.iter().map(|blob| blob.as_str().raw()).collect();
-        // SAFETY: a live handle; the format names in order a string, an integer as C string, a buffer
-        // with its length and a vector of live strings with its length.
+        // SAFETY: a live handle; the format names in order a string, an integer as C string, a
+        // buffer with its length and a vector of live strings with its length.
         unsafe {
             rm!(RedisModule_EmitAOF(
                 self.io,

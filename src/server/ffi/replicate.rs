@@ -1,8 +1,8 @@
 //! What is handed to replicas and the append only file.
 //!
 //! In each call, the format names the arguments that follow it, in order: live strings, integers, a
-//! buffer with its length, a vector of live strings with its length. The server copies or keeps alive
-//! what it goes on using.
+//! buffer with its length, a vector of live strings with its length. The server copies or keeps
+//! alive what it goes on using.
 
 use super::api::rm;
 use super::context::Ctx;

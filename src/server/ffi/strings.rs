@@ -59,7 +59,8 @@ pub struct OwnedString(*mut raw::RedisModuleString);
 
 impl OwnedString {
     pub fn new(bytes: &[u8]) -> Self {
-        // SAFETY: a null context is allowed: the string is then ours alone to free. The bytes are copied.
+        // SAFETY: a null context is allowed: the string is then ours alone to free. The bytes are
+        // copied.
         Self(unsafe {
             rm!(RedisModule_CreateString(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()))
         })
@@ -78,8 +79,8 @@ impl OwnedString {
 
     /// Borrows several.
     pub fn as_strs(strings: &[Self]) -> &[Str<'_>] {
-        // SAFETY: both types are laid out as the one pointer in them, and a Str lives no longer than what
-        // it is borrowed from.
+        // SAFETY: both types are laid out as the one pointer in them, and a Str lives no longer
+        // than what it is borrowed from.
         unsafe { std::slice::from_raw_parts(strings.as_ptr().cast::<Str<'_>>(), strings.len()) }
     }
 
@@ -104,7 +105,8 @@ pub(super) fn vector(strings: &[Str<'_>]) -> *mut *mut raw::RedisModuleString {
 /// Builds an owned slice from a buffer the server allocated for us, without copying.
 ///
 /// # Safety
-/// `ptr` is null or was allocated by the server's `RedisModule_Alloc` with room for `len` bytes, and is owned by the caller.
+/// `ptr` is null or was allocated by the server's `RedisModule_Alloc` with room for `len` bytes,
+/// and is owned by the caller.
 pub unsafe fn adopt(ptr: *mut c_char, len: usize) -> Box<[u8]> {
     if ptr.is_null() || len == 0 {
         if !ptr.is_null() {
@@ -113,7 +115,8 @@ pub unsafe fn adopt(ptr: *mut c_char, len: usize) -> Box<[u8]> {
         }
         return Box::default();
     }
-    // SAFETY: our global allocator is the server's (alloc.rs), so a block of `len` bytes with alignment 1 may be freed by Box;
-    // the buffer is initialised by the server and nobody else holds it.
+    // SAFETY: our global allocator is the server's (alloc.rs), so a block of `len` bytes with
+    // alignment 1 may be freed by Box; the buffer is initialised by the server and nobody else
+    // holds it.
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(ptr.cast::<u8>(), len)) }
 }

@@ -1,11 +1,13 @@
 //! `SLUICE.APPLY`: what a master decided, done again on a replica or from a file.
 //!
-//! It is one change of the command's key, or a list of changes of several (engine/unit.rs). Each part is made whole or
-//! not at all, but for a master's batch that breaks off: a part that cannot be made does not keep the others from being
-//! made, as it would not if they had come one by one; the first error is told.
+//! It is one change of the command's key, or a list of changes of several (engine/unit.rs). Each
+//! part is made whole or not at all, but for a master's batch that breaks off: a part that cannot
+//! be made does not keep the others from being made, as it would not if they had come one by one;
+//! the first error is told.
 //!
-//! What is made is carried on. A master's word goes on as it came, unless some of it could not be made; of a client's
-//! word each part goes on by itself, as a change that is decided here does, so nothing is carried that was not made.
+//! What is made is carried on. A master's word goes on as it came, unless some of it could not be
+//! made; of a client's word each part goes on by itself, as a change that is decided here does, so
+//! nothing is carried that was not made.
 
 use super::expiry::schedule;
 use super::handle::open_of;
@@ -37,11 +39,12 @@ use std::ops::Range;
 const NOT_OURS: Error = Error::new("ERR SLUICE.APPLY: not an effect of this version");
 const NO_DATABASE: Error = Error::new("ERR SLUICE.APPLY: no such database");
 
-/// Where the head stands among the arguments of the command; behind it are those that its parts take.
+/// Where the head stands among the arguments of the command; behind it are those that its parts
+/// take.
 const HEAD: usize = 3;
 
-/// Makes the change, or all that a unit says, and has it carried on. `argv` are the arguments of the running
-/// command: `SLUICE.APPLY key expire head …`.
+/// Makes the change, or all that a unit says, and has it carried on. `argv` are the arguments of
+/// the running command: `SLUICE.APPLY key expire head …`.
 pub fn apply(ctx: Ctx<'_>, expire: i64, argv: &[Str<'_>]) -> Result<(), Error> {
     let word = trust::may_apply(ctx)?;
     let (Some(name), Some(head)) = (argv.get(1), argv.get(HEAD)) else { return Err(Error::INTERNAL) };
@@ -222,7 +225,8 @@ impl<'a> Told<'a> {
             None => stats::grew(O::FAMILY, key.value().map_or(0, Value::memory) as i64 - bytes_before as i64),
             Some(fresh) => {
                 made.clone()?;
-                // The TTL may come right after, by a command of its own: so it is in a rewritten AOF.
+                // The TTL may come right after, by a command of its own: so it is in a rewritten
+                // AOF.
                 key.put(Box::new(Value::arrived(fresh))).map_err(|_| Error::INTERNAL)?;
                 stats::born(O::FAMILY, key.value().map_or(0, Value::memory));
                 listen();
@@ -241,7 +245,8 @@ impl<'a> Told<'a> {
         made
     }
 
-    /// The timer comes when something is due on the object, and at once for who waits there, whom a master's word finds nowhere.
+    /// The timer comes when something is due on the object, and at once for who waits there, whom a
+    /// master's word finds nowhere.
     fn look_soon<O: Object>(&self, value: &Value<O>) {
         let (db, key) = (self.db, self.name.bytes());
         let now = clock::now();
@@ -255,7 +260,8 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The key gets the TTL that it was given (unix ms), or loses it (-1). Nothing if there is no such key.
+    /// The key gets the TTL that it was given (unix ms), or loses it (-1). Nothing if there is no
+    /// such key.
     fn expires<O: Object>(&self, at: i64) -> Result<(), Error> {
         let mut key = open_of::<O>(self.ctx, self.name, Mode::Write)?;
         if key.value().is_some() {
@@ -278,7 +284,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The keyspace events of what is applied: each once, and in the order in which a command tells them.
+/// The keyspace events of what is applied: each once, and in the order in which a command tells
+/// them.
 struct Events {
     now: Micros,
     before: [u64; stats::MOST_EVENTS],
@@ -333,7 +340,8 @@ fn sound<O: Object>(object: &O) -> Result<(), Corrupt> {
     if told.changed() { Ok(()) } else { Err(Corrupt("it says the same as no key")) }
 }
 
-/// Selects the database of a part, if the server would let a client have it: Redis gives a node of a cluster others than the first, too, but no slots in them.
+/// Selects the database of a part, if the server would let a client have it: Redis gives a node of
+/// a cluster others than the first, too, but no slots in them.
 fn enter(ctx: Ctx<'_>, db: c_int) -> Result<InDb<'_>, Error> {
     // It is another client that selects.
     let may = || {

@@ -5,7 +5,8 @@ use crate::engine::object::{AT_ONCE, Lifetime, Object};
 use crate::engine::time::{MAX_INSTANT_MS, MS, Micros};
 use crate::server::time::{clock, due_index};
 
-/// Has the timer come when something is due on the object; where it lives is asked for only if it was not known yet.
+/// Has the timer come when something is due on the object; where it lives is asked for only if it
+/// was not known yet.
 pub fn schedule<O: Object>(value: &Value<O>, now: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
     schedule_from(value, now, Micros::MIN, place);
 }
@@ -22,8 +23,9 @@ pub fn schedule_from<O: Object>(
     }
 }
 
-/// When the timer must look at an object. While the test clock stands the server's TTLs do not follow it, so the end of an object that goes by itself
-/// is an instant of ours; seen from its own last instant, if the clock stepped back behind that.
+/// When the timer must look at an object. While the test clock stands the server's TTLs do not
+/// follow it, so the end of an object that goes by itself is an instant of ours; seen from its own
+/// last instant, if the clock stepped back behind that.
 pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
     let event = object.next_event().map(|at| if at == AT_ONCE { now } else { at });
     if !clock::frozen() {
@@ -37,9 +39,10 @@ pub fn wake<O: Object>(object: &O, now: Micros) -> Option<Micros> {
     }
 }
 
-/// The TTL that a key must get at `now`, which was given `noted` last (see [`Value::expires_ms`]): None leaves
-/// it, -1 takes it away, else unix ms. Moved only when it is out of bounds: it must cover the instant from
-/// which the object says the same as none, by at most one full drain and a second.
+/// The TTL that a key must get at `now`, which was given `noted` last (see [`Value::expires_ms`]):
+/// None leaves it, -1 takes it away, else unix ms. Moved only when it is out of bounds: it must
+/// cover the instant from which the object says the same as none, by at most one full drain and a
+/// second.
 pub fn ttl(noted: i64, lifetime: Lifetime, now: Micros) -> Option<i64> {
     /// While the test clock stands the server's clock must not end a key that ours does not.
     const FROZEN_FLOOR: i64 = 60_000;

@@ -39,7 +39,8 @@ pub fn holds<O: Object>(ctx: Ctx<'_>, name: Str<'_>) -> Holds {
     }
 }
 
-/// A client reads the object in a key (None: no key), as it is; if something is due on it, as it is after `apply_due`.
+/// A client reads the object in a key (None: no key), as it is; if something is due on it, as it is
+/// after `apply_due`.
 pub fn read<O: Object, R>(
     ctx: Ctx<'_>,
     name: Str<'_>,
@@ -58,7 +59,8 @@ pub fn read<O: Object, R>(
     read_value::<O, R>(ctx, name, |value| f(value.map(|v| &v.object)))
 }
 
-/// Reads what is in a key, with what this server notes about it (None: no key), as it is. Nobody but the module has looked at it.
+/// Reads what is in a key, with what this server notes about it (None: no key), as it is. Nobody
+/// but the module has looked at it.
 pub fn read_value<O: Object, R>(
     ctx: Ctx<'_>,
     name: Str<'_>,
@@ -75,7 +77,8 @@ pub fn look<O: Object, R>(ctx: Ctx<'_>, name: &OwnedString, f: impl FnOnce(&O) -
     })
 }
 
-/// Changes what is not state of the object of this number, if it is the one in the key: who waits on it. Nothing is settled, carried or signalled.
+/// Changes what is not state of the object of this number, if it is the one in the key: who waits
+/// on it. Nothing is settled, carried or signalled.
 pub fn note<O: Object>(ctx: Ctx<'_>, key: &[u8], id: u64, f: impl FnOnce(&mut O)) {
     let name = OwnedString::new(key);
     let Ok(mut key) = open_of::<O>(ctx, name.as_str(), Mode::Quiet) else { return };

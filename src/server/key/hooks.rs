@@ -1,10 +1,14 @@
-//! The data types: what is saved, loaded, copied, digested and freed of an object, alike for every family.
+//! The data types: what is saved, loaded, copied, digested and freed of an object, alike for every
+//! family.
 //!
-//! RDB body: per batch of the snapshot an unsigned `1 + number of blobs`, the head, the blobs; at the end a 0. The head carries its own format
-//! version and family, so a payload is checked as hostile input, as a carried effect is.
+//! RDB body: per batch of the snapshot an unsigned `1 + number of blobs`, the head, the blobs; at
+//! the end a 0. The head carries its own format version and family, so a payload is checked as
+//! hostile input, as a carried effect is.
 //!
-//! All hooks run on the main thread but `free`, which may run in the background: it only drops the object, and tells the due index when it
-//! happens to be on the main thread; there a large object is dropped by a thread of ours. A value that goes has been `unlink`ed before on the main thread, or flushed, which fires an event.
+//! All hooks run on the main thread but `free`, which may run in the background: it only drops the
+//! object, and tells the due index when it happens to be on the main thread; there a large object
+//! is dropped by a thread of ours. A value that goes has been `unlink`ed before on the main thread,
+//! or flushed, which fires an event.
 
 use super::expiry::{schedule, wake};
 use super::lazy_free;
@@ -92,7 +96,8 @@ fn load<O: Object>(input: &Reader) -> Option<O> {
             return None;
         }
     }
-    // Of a queue the rest may still be on its way: slots move by pieces, and are stored and sent to replicas meanwhile.
+    // Of a queue the rest may still be on its way: slots move by pieces, and are stored and sent to
+    // replicas meanwhile.
     if !object.is_partial() {
         object.check().ok()?;
     }
@@ -163,7 +168,8 @@ impl<O: Object> DataType for Value<O> {
     }
 
     fn unlink(&self, address: Option<Address<'_>>) {
-        // Who waits on the object stays with it: it may have another key already (RENAME, MOVE), else `free` follows.
+        // Who waits on the object stays with it: it may have another key already (RENAME, MOVE),
+        // else `free` follows.
         on_its_way();
         due_index::forget(self.id);
         if let (true, Some((db, key))) = (O::FAMILY.queue(), address) {

@@ -1,6 +1,8 @@
-//! One thread that drops what would take long to drop, as the server's own lazy free does: an object that is nobody's any more, and nothing else.
+//! One thread that drops what would take long to drop, as the server's own lazy free does: an
+//! object that is nobody's any more, and nothing else.
 //!
-//! It calls no function of the server but the allocator's, which any thread may call, and touches no state of the module. It is started when it is first needed.
+//! It calls no function of the server but the allocator's, which any thread may call, and touches
+//! no state of the module. It is started when it is first needed.
 
 use crate::server::ffi::context::Ctx;
 use crate::server::ffi::guard::shield;
@@ -19,7 +21,8 @@ const MUCH: usize = 4_096;
 
 /// Drops what takes about so many steps to drop. On the main thread.
 pub fn drop_lazily<T: Send + 'static>(garbage: Box<T>, effort: usize) {
-    // While the server looks for room it counts what it gets by what it deletes, and would go on deleting.
+    // While the server looks for room it counts what it gets by what it deletes, and would go on
+    // deleting.
     if effort > MUCH
         && !Ctx::own().flags().out_of_memory()
         && let Some(thread) = THREAD.get_or_init(start)

@@ -1,8 +1,10 @@
-//! One key, opened for a command or the timer: type check, decide/apply on the object in it, and [`Opened::finish`], which does all that follows
-//! a change: create or delete the key, move its TTL, carry the effects, signal, notify, answer and wake who waits.
+//! One key, opened for a command or the timer: type check, decide/apply on the object in it, and
+//! [`Opened::finish`], which does all that follows a change: create or delete the key, move its
+//! TTL, carry the effects, signal, notify, answer and wake who waits.
 //!
-//! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a change. While the object is borrowed no server function is
-//! called that could run foreign code (notifications come last, when the key is closed).
+//! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a
+//! change. While the object is borrowed no server function is called that could run foreign code
+//! (notifications come last, when the key is closed).
 
 use super::expiry::{schedule_from, ttl};
 use super::handle::open_of;
@@ -30,7 +32,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::panicking;
 
-/// How many keys are open for change: while one is, nothing else may open any (its decisions are not carried yet).
+/// How many keys are open for change: while one is, nothing else may open any (its decisions are
+/// not carried yet).
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a key is open for change.
@@ -54,7 +57,8 @@ impl Drop for Counted {
     }
 }
 
-/// A key opened for change: the object in it (or a blank one, kept only if it changes), and what was recorded so far.
+/// A key opened for change: the object in it (or a blank one, kept only if it changes), and what
+/// was recorded so far.
 pub struct Opened<'a, O: Object> {
     ctx: Ctx<'a>,
     name: Str<'a>,
@@ -75,7 +79,8 @@ pub struct Opened<'a, O: Object> {
     timed: bool,
     /// How many clients are told, if that does not go by what the command may do.
     tells: Option<usize>,
-    /// The key was deleted, as its object says the same as none: by a command, or because its time had come.
+    /// The key was deleted, as its object says the same as none: by a command, or because its time
+    /// had come.
     removed: bool,
     reaped: bool,
     ended: bool,
@@ -85,8 +90,8 @@ pub struct Opened<'a, O: Object> {
 type Counts = [u64; stats::MOST_EVENTS];
 
 impl<'a, O: Object> Opened<'a, O> {
-    /// Opens a key for change: `name` is one of the arguments of the running command. Of what is due on the object as much is
-    /// applied as one command does; the timer does the rest.
+    /// Opens a key for change: `name` is one of the arguments of the running command. Of what is
+    /// due on the object as much is applied as one command does; the timer does the rest.
     pub fn new(ctx: Ctx<'a>, name: Str<'a>, argv: &'a [Str<'a>], now: Micros) -> Result<Self, Error> {
         Ok(Self::open(ctx, name, argv, now, Mode::Write)?.up_to_date())
     }
@@ -174,7 +179,8 @@ impl<'a, O: Object> Opened<'a, O> {
         }
     }
 
-    /// The object to decide on (a blank one if there is no key) and the journal for what it records.
+    /// The object to decide on (a blank one if there is no key) and the journal for what it
+    /// records.
     pub fn parts(&mut self) -> (&mut O, &mut Journal) {
         match self.key.value_mut() {
             Some(value) => (&mut value.object, &mut self.journal),
@@ -262,13 +268,14 @@ impl<'a, O: Object> Opened<'a, O> {
         self.event = Some(event);
     }
 
-    /// Ends the work on the key, as dropping it does. Returns what the object is known by (None: there is no
-    /// key), and what the caller has to do now.
+    /// Ends the work on the key, as dropping it does. Returns what the object is known by (None:
+    /// there is no key), and what the caller has to do now.
     pub fn finish(mut self) -> (Option<Identity>, FollowUp) {
         self.end()
     }
 
-    /// All that follows what was decided. Once; on an error as well, as what was due has been applied by then.
+    /// All that follows what was decided. Once; on an error as well, as what was due has been
+    /// applied by then.
     fn end(&mut self) -> (Option<Identity>, FollowUp) {
         if std::mem::replace(&mut self.ended, true) {
             return (None, FollowUp(None));
@@ -296,9 +303,11 @@ impl<'a, O: Object> Opened<'a, O> {
         (identity, if changed { self.tell(&after) } else { FollowUp(None) })
     }
 
-    /// What was applied stands: it is in the key, carried, reckoned with and looked at when it is due. Once; also when a panic ends all else.
+    /// What was applied stands: it is in the key, carried, reckoned with and looked at when it is
+    /// due. Once; also when a panic ends all else.
     fn keep(&mut self) {
-        /// A key whose settling ends in a panic lets the others be settled before it is tried again.
+        /// A key whose settling ends in a panic lets the others be settled before it is tried
+        /// again.
         const AFTER_A_PANIC: Micros = 1_000 * MS;
         if std::mem::replace(&mut self.kept, true) {
             return;
@@ -320,8 +329,9 @@ impl<'a, O: Object> Opened<'a, O> {
         schedule_from(value, self.now, not_before, || (self.ctx.db(), self.name.bytes().into()));
     }
 
-    /// Who can be told, and what, as many as may be now; and who may not have what it was served. That, and what was for a client that went away
-    /// meanwhile, is given back, which may serve others.
+    /// Who can be told, and what, as many as may be now; and who may not have what it was served.
+    /// That, and what was for a client that went away meanwhile, is given back, which may serve
+    /// others.
     fn answers(&mut self) -> (Vec<(Ticket, Answer)>, Vec<Ticket>) {
         /// A client costs as much to tell as so much of what is put off costs to do.
         const A_CLIENT: usize = 8;
@@ -423,7 +433,8 @@ impl<'a, O: Object> Opened<'a, O> {
         if self.key.value().is_none() {
             return;
         }
-        // The free hook reckons with the object as it is by now; the unlink hook takes it out of the due index.
+        // The free hook reckons with the object as it is by now; the unlink hook takes it out of
+        // the due index.
         stats::grew(O::FAMILY, self.memory() as i64 - self.bytes_before as i64);
         self.key.delete();
         self.ctx.signal_modified(self.name);
@@ -444,8 +455,8 @@ pub fn give_ttl<O: Object>(key: &mut KeyOf<Value<O>>, ms: i64) {
     }
 }
 
-/// What is to be done when the work on a key has ended: the line of clients at it is served. If it is dropped
-/// instead, by a panic or an error, that is put off.
+/// What is to be done when the work on a key has ended: the line of clients at it is served. If it
+/// is dropped instead, by a panic or an error, that is put off.
 #[must_use]
 pub struct FollowUp(Option<Place>);
 
@@ -466,7 +477,8 @@ impl Drop for FollowUp {
 
 impl<O: Object> Drop for Opened<'_, O> {
     fn drop(&mut self) {
-        // What was decided has been applied, whatever ends the work on the key. If that is a panic it may have come out of the end itself: it is kept at least.
+        // What was decided has been applied, whatever ends the work on the key. If that is a panic
+        // it may have come out of the end itself: it is kept at least.
         let ended = if self.ended { Ok(()) } else { catch_unwind(AssertUnwindSafe(|| drop(self.end()))) };
         if !self.kept {
             shield(|| self.keep(), || ());

@@ -14,7 +14,8 @@ use crate::server::time::clock;
 use crate::server::time::due_index::{self, Identity, Place};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Notes where the object in the key lives and when it must be looked at. Its family; None: the key holds none of ours.
+/// Notes where the object in the key lives and when it must be looked at. Its family; None: the key
+/// holds none of ours.
 pub fn note(ctx: Ctx<'_>, key: Str<'_>) -> Option<Family> {
     let family = family(ctx, key)?;
     let (identity, next) = for_family!(family, noted(ctx, key))?;
@@ -32,8 +33,9 @@ fn noted<O: Object>(ctx: Ctx<'_>, name: Str<'_>) -> Option<(Identity, Option<Mic
     Some((value.identity(), wake(&value.object, clock::now())))
 }
 
-/// A value of ours was loaded, copied or taken out of its key since a key last got its value from elsewhere: so that may be it. All other keys are left alone:
-/// looking at each would cost who has none of ours.
+/// A value of ours was loaded, copied or taken out of its key since a key last got its value from
+/// elsewhere: so that may be it. All other keys are left alone: looking at each would cost who has
+/// none of ours.
 static ON_ITS_WAY: AtomicBool = AtomicBool::new(false);
 
 /// A value of ours may be about to get another key.
@@ -55,8 +57,9 @@ pub fn came_from(db: i32) {
     ORIGIN.store(db, Ordering::Relaxed);
 }
 
-/// Valkey 8.1 tells of a key's arrival in another database with the client itself, which it leaves there (valkey#4024), so that its next
-/// commands, or those of our master, would run in the wrong database: the client is sent back. Elsewhere the context is our own.
+/// Valkey 8.1 tells of a key's arrival in another database with the client itself, which it leaves
+/// there (valkey#4024), so that its next commands, or those of our master, would run in the wrong
+/// database: the client is sent back. Elsewhere the context is our own.
 pub fn go_back(ctx: Ctx<'_>) {
     let db = ORIGIN.swap(-1, Ordering::Relaxed);
     if db >= 0 {

@@ -23,7 +23,8 @@ impl<O: Object> Value<O> {
         Identity { id: self.id }
     }
 
-    /// An object that came with its key from elsewhere: what TTL the key has is not known, but for one that never has one of ours.
+    /// An object that came with its key from elsewhere: what TTL the key has is not known, but for
+    /// one that never has one of ours.
     pub fn arrived(object: O) -> Self {
         let forever = object.lifetime(clock::now()) == Lifetime::Forever;
         Self { id: next_id(), object, expires_ms: if forever { 0 } else { -1 } }

@@ -1,11 +1,15 @@
-//! What one call of the server changes, on its way to replicas and the AOF: gathered while the call runs, handed over as one command at its end.
+//! What one call of the server changes, on its way to replicas and the AOF: gathered while the call
+//! runs, handed over as one command at its end.
 //!
-//! The server wraps several commands of one call into MULTI … EXEC. A power cut inside leaves an open MULTI at the end of the AOF, which swallows all that is
-//! written after it. So there is never more than one: the plain `SLUICE.APPLY` (or PERSIST, PEXPIREAT, UNLINK) of one change, or a unit (engine/unit.rs) of several, in
-//! whatever databases. Inside a client's own MULTI or script the server's MULTI is the client's.
+//! The server wraps several commands of one call into MULTI … EXEC. A power cut inside leaves an
+//! open MULTI at the end of the AOF, which swallows all that is written after it. So there is never
+//! more than one: the plain `SLUICE.APPLY` (or PERSIST, PEXPIREAT, UNLINK) of one change, or a unit
+//! (engine/unit.rs) of several, in whatever databases. Inside a client's own MULTI or script the
+//! server's MULTI is the client's.
 //!
-//! In a cluster a unit keeps to one slot, as who moves slots picks commands of the stream by the slot of their key. A command's keys are in one; what is not
-//! bound to a command (the timer) asks [`fits`] before it goes on.
+//! In a cluster a unit keeps to one slot, as who moves slots picks commands of the stream by the
+//! slot of their key. A command's keys are in one; what is not bound to a command (the timer) asks
+//! [`fits`] before it goes on.
 //!
 //! Names and payloads that are arguments of the running command are kept alive, not copied.
 
@@ -62,10 +66,12 @@ static DEPTH: AtomicU32 = AtomicU32::new(0);
 /// A batch is not made longer by the next one when its head has this many bytes.
 const LONG: usize = 64 << 10;
 
-/// Runs the body of one call of the server that may change keys, shielded; what it changed is carried, also if it panics.
+/// Runs the body of one call of the server that may change keys, shielded; what it changed is
+/// carried, also if it panics.
 #[inline]
 pub fn run<R>(ctx: Ctx<'_>, body: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
-    // Somebody else's code called us from within a call of ours: what that one changed so far comes first.
+    // Somebody else's code called us from within a call of ours: what that one changed so far comes
+    // first.
     flush(ctx);
     let depth = DEPTH.load(Ordering::Relaxed);
     DEPTH.store(depth + 1, Ordering::Relaxed);
@@ -98,8 +104,8 @@ pub fn fits(ctx: Ctx<'_>, key: &[u8]) -> bool {
     first.is_none_or(|slot| slot == slots::of(key))
 }
 
-/// Adds effects on a key, and the TTL it gets with them. `argv`: the arguments of the running command, which
-/// payloads may refer to.
+/// Adds effects on a key, and the TTL it gets with them. `argv`: the arguments of the running
+/// command, which payloads may refer to.
 pub fn effects(ctx: Ctx<'_>, name: Str<'_>, argv: &[Str<'_>], batches: Vec<Batch>, expire: Option<i64>) {
     let db = ctx.db();
     let last = batches.len().saturating_sub(1);
@@ -133,8 +139,9 @@ pub fn gone(ctx: Ctx<'_>, name: Str<'_>) {
     added(ctx);
 }
 
-/// The server found that the time of this key is over, and has told everybody that it is gone: before what we have still to say of it. That is not said any more: it is
-/// for what is gone by then, and on a missing key it may make no sense, so that no file with it could be loaded.
+/// The server found that the time of this key is over, and has told everybody that it is gone:
+/// before what we have still to say of it. That is not said any more: it is for what is gone by
+/// then, and on a missing key it may make no sense, so that no file with it could be loaded.
 #[cold]
 pub fn found_missing(ctx: Ctx<'_>, name: Str<'_>) {
     let db = ctx.db();

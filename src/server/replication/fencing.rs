@@ -1,9 +1,12 @@
-//! The server's counter of fencing numbers, kept over what is lost: as data of its own in RDB files, before all keys, and as `SLUICE.FENCE last at` in the
-//! AOF and for replicas. Keys carry the numbers they have seen; this one also knows of those whose keys are gone.
+//! The server's counter of fencing numbers, kept over what is lost: as data of its own in RDB
+//! files, before all keys, and as `SLUICE.FENCE last at` in the AOF and for replicas. Keys carry
+//! the numbers they have seen; this one also knows of those whose keys are gone.
 //!
-//! What is kept is a [`Mark`]: the counter, and the clock then. So it need not be kept with each number: it is told when the counter gets further ahead of
-//! the clock than was told (a load, a promotion, a clock that stepped back, a key from elsewhere), when it is not any more, and after each fork, as a
-//! file that is written anew may begin without it. By the cron, alone: so it is never part of a transaction.
+//! What is kept is a [`Mark`]: the counter, and the clock then. So it need not be kept with each
+//! number: it is told when the counter gets further ahead of the clock than was told (a load, a
+//! promotion, a clock that stepped back, a key from elsewhere), when it is not any more, and after
+//! each fork, as a file that is written anew may begin without it. By the cron, alone: so it is
+//! never part of a transaction.
 
 use super::listeners;
 use super::trust::{self, Word};
@@ -81,7 +84,8 @@ pub fn tell_again() {
     DUE.store(true, Ordering::Relaxed);
 }
 
-/// Tells replicas and the AOF where the counter stands, if need be; true if it did. Called by the cron.
+/// Tells replicas and the AOF where the counter stands, if need be; true if it did. Called by the
+/// cron.
 pub fn tell(ctx: Ctx<'_>) -> bool {
     let mark = mark();
     let (lead, told) = (mark.lead(), TOLD.load(Ordering::Relaxed));
@@ -91,8 +95,9 @@ pub fn tell(ctx: Ctx<'_>) -> bool {
         DUE.store(false, Ordering::Relaxed);
         return false;
     }
-    // Valkey 9.1 may take a command without keys, told while slots are exported, for one of several slots, and then ends the export: it waits. The numbers that were
-    // drawn go with their keys in any case.
+    // Valkey 9.1 may take a command without keys, told while slots are exported, for one of several
+    // slots, and then ends the export: it waits. The numbers that were drawn go with their keys in
+    // any case.
     if !(moved || DUE.load(Ordering::Relaxed)) || !ctx.decides() || migration::exports() {
         return false;
     }

@@ -1,16 +1,21 @@
 //! Whether effects have to be carried at all.
 //!
-//! Handing a command to replicas and the AOF costs as much as deciding it, also when nobody listens. So we keep a conservative answer to "does anybody
-//! listen?": replicas (attached, attaching, or able to resume from a backlog), an AOF, or a child that was forked and whose parent must now
-//! keep what happens after. `Unknown` and `Yes` both carry.
+//! Handing a command to replicas and the AOF costs as much as deciding it, also when nobody
+//! listens. So we keep a conservative answer to "does anybody listen?": replicas (attached,
+//! attaching, or able to resume from a backlog), an AOF, or a child that was forked and whose
+//! parent must now keep what happens after. `Unknown` and `Yes` both carry.
 //!
-//! - A replica that attaches makes the server fork or resume from a backlog. A backlog counts as listening; a fork fires an event in the parent before
-//!   any further command is run. So no effect after the snapshot is missed.
+//! - A replica that attaches makes the server fork or resume from a backlog. A backlog counts as
+//!   listening; a fork fires an event in the parent before any further command is run. So no effect
+//!   after the snapshot is missed.
 //! - `CONFIG SET appendonly yes` forks as well.
-//! - Another node that slots are exported to listens from the start of the export to its end (cluster/migration.rs).
-//! - `No` is only concluded on the main thread, when nothing forked is running and the server itself reports no replica, no backlog and no AOF.
+//! - Another node that slots are exported to listens from the start of the export to its end
+//!   (cluster/migration.rs).
+//! - `No` is only concluded on the main thread, when nothing forked is running and the server
+//!   itself reports no replica, no backlog and no AOF.
 //!
-//! What is not carried still has to count as a change for the server's save points: it is added up here and handed over by the cron.
+//! What is not carried still has to count as a change for the server's save points: it is added up
+//! here and handed over by the cron.
 
 use crate::server::cluster::migration;
 use crate::server::ffi::context::{Ctx, replicas_paused};
@@ -56,7 +61,8 @@ pub fn somebody_listens() {
     LISTENING.store(YES, Ordering::Relaxed);
 }
 
-/// Something ended or changed that may have been the reason to listen: asked anew at the next change.
+/// Something ended or changed that may have been the reason to listen: asked anew at the next
+/// change.
 pub fn reconsider() {
     LISTENING.store(UNKNOWN, Ordering::Relaxed);
 }
@@ -68,8 +74,9 @@ pub fn untold() {
     UNTOLD.store(UNTOLD.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Tells the server about changes that were not carried, so that its `save` points fire, if it has any: a propagation to nobody ("AR") only
-/// raises the server's count. Bounded a call; the rest follows with the next cron, but for what no save point would ask for.
+/// Tells the server about changes that were not carried, so that its `save` points fire, if it has
+/// any: a propagation to nobody ("AR") only raises the server's count. Bounded a call; the rest
+/// follows with the next cron, but for what no save point would ask for.
 pub fn tell(ctx: Ctx<'_>) {
     /// Ten thousand changes a second at the usual ten crons a second.
     const MOST_A_CRON: u64 = 1_000;

@@ -1,4 +1,5 @@
-//! Whose word bytes are: a master's and a file's count, a client's are doubted. The one place that decides who may `SLUICE.APPLY`.
+//! Whose word bytes are: a master's and a file's count, a client's are doubted. The one place that
+//! decides who may `SLUICE.APPLY`.
 
 use crate::server::config;
 use crate::server::error::Error;
@@ -15,8 +16,9 @@ pub enum Word {
     Client,
 }
 
-/// Valkey tells by this whom a server has to obey: besides its master and its own AOF that is, from 9.0, the node that a slot is imported from, which no
-/// context flag tells. Redis has no such function: to Redis 8.4 that node is a master like its own, and the flag tells so.
+/// Valkey tells by this whom a server has to obey: besides its master and its own AOF that is, from
+/// 9.0, the node that a slot is imported from, which no context flag tells. Redis has no such
+/// function: to Redis 8.4 that node is a master like its own, and the flag tells so.
 static MUST_OBEY: OnceLock<MustObey> = OnceLock::new();
 
 /// Looks what this server can be asked. Only within `RedisModule_OnLoad`.
@@ -43,14 +45,16 @@ pub fn may_apply(ctx: Ctx<'_>) -> Result<Word, Error> {
     }
 }
 
-/// Whose word the payload of a key is that is being loaded. On a replica only its master restores, whose clock may differ.
+/// Whose word the payload of a key is that is being loaded. On a replica only its master restores,
+/// whose clock may differ.
 pub fn of_payload() -> Word {
     let flags = Ctx::own().flags();
     if flags.loading() || !flags.master() { Word::Master } else { Word::Client }
 }
 
-/// A change in the append only file that cannot be made: starting without it would silently lose what it says, so the server does not start, as with
-/// any other damaged file. Nothing outside a load is ever ended by this.
+/// A change in the append only file that cannot be made: starting without it would silently lose
+/// what it says, so the server does not start, as with any other damaged file. Nothing outside a
+/// load is ever ended by this.
 pub fn refuse_damaged_aof(ctx: Ctx<'_>, error: &Error) {
     if ctx.flags().reads_file() {
         ctx.warn(&format!(

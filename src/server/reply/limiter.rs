@@ -1,4 +1,5 @@
-//! The replies of limiters: the same whether their command answers at once or a client that waited is told.
+//! The replies of limiters: the same whether their command answers at once or a client that waited
+//! is told.
 
 use super::writer::Reply;
 use crate::engine::shared::pass::Pass;

@@ -1,5 +1,5 @@
-//! Messages of a queue as `[id, receipt, deliveries, payload]`: written at once, or kept for a client that has waited. Both are
-//! made while the queue still has the payloads.
+//! Messages of a queue as `[id, receipt, deliveries, payload]`: written at once, or kept for a
+//! client that has waited. Both are made while the queue still has the payloads.
 
 use super::owned::OwnedReply;
 use super::writer::Reply;

@@ -7,11 +7,13 @@ use crate::server::ffi::reply;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// How many elements the reply that is being written lacks; [`NOTHING`]: it has not been begun. On the main thread only.
+/// How many elements the reply that is being written lacks; [`NOTHING`]: it has not been begun. On
+/// the main thread only.
 static LACKS: AtomicI64 = AtomicI64::new(NOTHING);
 const NOTHING: i64 = i64::MIN;
 
-/// A call of the server begins in which one reply may be written. What it was when it ends is put back by [`end`].
+/// A call of the server begins in which one reply may be written. What it was when it ends is put
+/// back by [`end`].
 #[inline]
 pub fn begin() -> i64 {
     LACKS.swap(NOTHING, Ordering::Relaxed)
@@ -31,8 +33,9 @@ fn wrote(announced: i64) {
     LACKS.store(lacks - 1 + announced, Ordering::Relaxed);
 }
 
-/// Nothing sensible can be written any more. What was not begun is an error. What was begun is filled up with errors, so that nothing that follows is taken for its rest
-/// (a script's reply is read in the server), and the client's connection is closed, as it cannot tell what it was told.
+/// Nothing sensible can be written any more. What was not begun is an error. What was begun is
+/// filled up with errors, so that nothing that follows is taken for its rest (a script's reply is
+/// read in the server), and the client's connection is closed, as it cannot tell what it was told.
 #[cold]
 pub fn abandon(ctx: Ctx<'_>, error: &Error) {
     let reply = Reply::new(ctx);
@@ -67,7 +70,8 @@ impl<'a> Reply<'a> {
         reply::bulk(self.ctx, bytes);
     }
 
-    /// `<id>@<claim>` as a bulk string. The usual short ones are put together without an allocation.
+    /// `<id>@<claim>` as a bulk string. The usual short ones are put together without an
+    /// allocation.
     pub fn receipt(self, id: &[u8], claim: u64) {
         const SHORT: usize = 64;
         let mut buffer = itoa::Buffer::new();

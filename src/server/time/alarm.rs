@@ -1,8 +1,8 @@
 //! The one timer of the server that the module has armed at any time, and when it rings.
 //!
-//! It sleeps by the monotonic clock, so that a step of the wall clock makes it neither late nor busy. The
-//! server's timers go by the wall clock: after a step (noticed by the server's cron) it is [`set_anew`].
-//! What is done when it rings is in work/timer.rs.
+//! It sleeps by the monotonic clock, so that a step of the wall clock makes it neither late nor
+//! busy. The server's timers go by the wall clock: after a step (noticed by the server's cron) it
+//! is [`set_anew`]. What is done when it rings is in work/timer.rs.
 
 use super::clock;
 use crate::engine::time::{MS, Micros};

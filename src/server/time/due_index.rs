@@ -1,15 +1,20 @@
-//! Where the objects are at which something will be due, and when: what the module's one timer goes by.
+//! Where the objects are at which something will be due, and when: what the module's one timer goes
+//! by.
 //!
-//! An object is known by a number of its own, given when it is made; its address is none, as active defrag moves it. The key and database it lives in are
-//! noted, and follow it through RENAME, MOVE and SWAPDB by the server's events (events/mod.rs, key/place.rs). Invariants:
+//! An object is known by a number of its own, given when it is made; its address is none, as active
+//! defrag moves it. The key and database it lives in are noted, and follow it through RENAME, MOVE
+//! and SWAPDB by the server's events (events/mod.rs, key/place.rs). Invariants:
 //!
-//! - An object with a `next_event` has an entry whose wake is not later than that event. It may be earlier (events are pushed back all the time, a lease
-//!   acked, a booking served): then the wake finds nothing due, and the entry moves on. What the timer leaves undone has its wake at the instant
-//!   of that look, behind all that was due by then elsewhere: keys take turns.
-//! - While a replica loads a new data set beside its old one, which it goes on serving, what is loaded is noted apart (*arriving*): it is in no database yet, and never is if
-//!   the load is broken off.
-//! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the entry counts only if the object there has its number. (Some servers free
-//!   values without telling.)
+//! - An object with a `next_event` has an entry whose wake is not later than that event. It may be
+//!   earlier (events are pushed back all the time, a lease acked, a booking served): then the wake
+//!   finds nothing due, and the entry moves on. What the timer leaves undone has its wake at the
+//!   instant of that look, behind all that was due by then elsewhere: keys take turns.
+//! - While a replica loads a new data set beside its old one, which it goes on serving, what is
+//!   loaded is noted apart (*arriving*): it is in no database yet, and never is if the load is
+//!   broken off.
+//! - An entry never keeps an object alive or is followed to it: the key is opened by name, and the
+//!   entry counts only if the object there has its number. (Some servers free values without
+//!   telling.)
 
 use super::alarm;
 use crate::engine::family::Family;
@@ -41,7 +46,8 @@ struct Entry {
     wake: Micros,
 }
 
-/// About what is kept of one object, with a short name: an entry in a table that is three quarters full, and one in a tree.
+/// About what is kept of one object, with a short name: an entry in a table that is three quarters
+/// full, and one in a tree.
 pub const EACH: usize =
     block(32) + (size_of::<(u64, Entry)>() + 1) * 4 / 3 + tree(100, size_of::<(Micros, u64)>()) / 100;
 
@@ -49,7 +55,8 @@ pub const EACH: usize =
 struct DueIndex {
     entries: Map<u64, Entry>,
     wakes: BTreeSet<(Micros, u64)>,
-    /// The entry last scheduled and its wake: on a hot key it spares the look-up. Forgotten whenever an entry goes.
+    /// The entry last scheduled and its wake: on a hot key it spares the look-up. Forgotten
+    /// whenever an entry goes.
     recent: Option<(u64, Micros)>,
     /// What is loaded beside the data set that is served.
     arriving: Option<Map<u64, Entry>>,
@@ -59,7 +66,8 @@ lazy_static! {
     static ref INDEX: MainThread<DueIndex> = MainThread::new(DueIndex::default());
 }
 
-/// Something is due at the object at instant `at`. The place is asked for only if the object was not known yet.
+/// Something is due at the object at instant `at`. The place is asked for only if the object was
+/// not known yet.
 #[inline]
 pub fn schedule(family: Family, object: Identity, at: Micros, place: impl FnOnce() -> (i32, Box<[u8]>)) {
     let Identity { id } = object;
@@ -169,7 +177,8 @@ pub fn swap(one: i32, other: i32) {
     });
 }
 
-/// A database (-1: all of them) is about to be emptied: the numbers of its objects. They are forgotten.
+/// A database (-1: all of them) is about to be emptied: the numbers of its objects. They are
+/// forgotten.
 pub fn flush(db: i32) -> Set<u64> {
     INDEX.with(|r| {
         r.recent = None;
@@ -208,7 +217,8 @@ pub fn earliest() -> Option<Micros> {
     INDEX.with(|r| r.wakes.first().map(|(at, _)| *at))
 }
 
-/// Whether what is asked holds for the first object whose wake has come; so it does if there is none.
+/// Whether what is asked holds for the first object whose wake has come; so it does if there is
+/// none.
 pub fn next_due(now: Micros, ask: impl FnOnce(&Place) -> bool) -> bool {
     INDEX.with(|r| {
         let first = r.wakes.first().filter(|(at, _)| *at <= now);

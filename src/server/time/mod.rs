@@ -1,4 +1,5 @@
-//! Time: the clock by which everything is decided, what comes due when, and the alarm that rings then.
+//! Time: the clock by which everything is decided, what comes due when, and the alarm that rings
+//! then.
 
 pub mod alarm;
 pub mod budget;

@@ -1,4 +1,5 @@
-//! What the module does outside its commands, and after them: what is due, what was put off, who waits.
+//! What the module does outside its commands, and after them: what is due, what was put off, who
+//! waits.
 
 pub mod run_deferred;
 pub mod serve;

@@ -1,4 +1,5 @@
-//! Does what was put off until no command is running (blocking/deferred.rs says what, and when it may be done).
+//! Does what was put off until no command is running (blocking/deferred.rs says what, and when it
+//! may be done).
 
 use super::serve;
 use crate::engine::journal::Journal;
@@ -48,7 +49,8 @@ impl Deferred {
         }
     }
 
-    /// Whether it is about clients who wait, and so is worth keeping while another node answers for the key: the slot may come back.
+    /// Whether it is about clients who wait, and so is worth keeping while another node answers for
+    /// the key: the slot may come back.
     fn outlives_the_slot(&self) -> bool {
         matches!(self, Self::DecideAnew(_) | Self::Tell { .. } | Self::LookAgain(_))
     }
@@ -57,7 +59,8 @@ impl Deferred {
 /// The most that are done at once.
 const MOST: usize = 256;
 
-/// Does some of what was put off, at least one thing, for about a tick of the timer; true when more is left to do now.
+/// Does some of what was put off, at least one thing, for about a tick of the timer; true when more
+/// is left to do now.
 pub fn run(ctx: Ctx<'_>) -> bool {
     access::anew();
     let begin = clock::monotonic();
@@ -76,14 +79,15 @@ pub fn run(ctx: Ctx<'_>) -> bool {
             break;
         }
         let ask = || ctx.in_db(place.db, || access::to(ctx, &place.key));
-        // In a cluster one thing may take away the key that made the next one's answer: of a slot that
-        // is going, what is there is ours, and what is not is the other node's.
+        // In a cluster one thing may take away the key that made the next one's answer: of a slot
+        // that is going, what is there is ours, and what is not is the other node's.
         let access =
             if cluster { ask() } else { *seen.entry((place.db, place.key.clone())).or_insert_with(ask) };
         let Task { what, was_elsewhere } = task;
         let decided_here = access == Access::Granted || access == Access::Coming && !was_elsewhere;
         if decided_here {
-            // It is not the fault of the command around which it is done; and who waits for it is told.
+            // It is not the fault of the command around which it is done; and who waits for it is
+            // told.
             let waits = what.waiter();
             let forgotten = |t| clients::send(t, OwnedReply::Error(Error::INTERNAL), Gives::Nothing);
             shield(
@@ -131,7 +135,8 @@ pub fn drop_all() {
     }
 }
 
-/// Takes a client out of the line of the object; what it had booked goes back. Nothing if it is not there any more.
+/// Takes a client out of the line of the object; what it had booked goes back. Nothing if it is not
+/// there any more.
 pub fn depart(ctx: Ctx<'_>, object: u64, ticket: Ticket) {
     if let Some((family, place)) = due_index::place(object) {
         ctx.in_db(place.db, || for_family!(family, depart_from(ctx, object, &place, ticket)));

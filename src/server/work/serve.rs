@@ -1,7 +1,9 @@
-//! Serves the lines of clients that wait for messages (blocking/claim_waiters.rs): before a newcomer claims,
-//! when a queue has changed, and when the timer finds that something can be claimed.
+//! Serves the lines of clients that wait for messages (blocking/claim_waiters.rs): before a
+//! newcomer claims, when a queue has changed, and when the timer finds that something can be
+//! claimed.
 //!
-//! What is served outside a command is served only while the key may be changed (run_deferred.rs asks).
+//! What is served outside a command is served only while the key may be changed (run_deferred.rs
+//! asks).
 
 use crate::engine::family::Family;
 use crate::engine::journal::Journal;
@@ -26,8 +28,8 @@ use crate::server::reply::owned::OwnedReply;
 use crate::server::time::clock;
 use crate::server::time::due_index::{self, Identity, Place};
 
-/// Ends the work on a key, and does what follows from it. Returns what the object is known by; None: there is
-/// no key.
+/// Ends the work on a key, and does what follows from it. Returns what the object is known by;
+/// None: there is no key.
 pub fn finish<O: Object>(opened: Opened<'_, O>) -> Option<Identity> {
     let ctx = opened.context();
     let (identity, follow_up) = opened.finish();
@@ -47,7 +49,8 @@ pub fn decide<O: Object, R>(
     decided
 }
 
-/// A queue changed: who waits there is served, at once or, inside a transaction or script, right after it.
+/// A queue changed: who waits there is served, at once or, inside a transaction or script, right
+/// after it.
 fn follow(ctx: Ctx<'_>, follow_up: FollowUp) {
     let Some(place) = follow_up.take() else { return };
     if ctx.flags().atomic() || any_open() {
@@ -66,12 +69,14 @@ pub fn join(ctx: Ctx<'_>, ticket: Ticket, keys: Vec<Box<[u8]>>, ask: Ask, wrap: 
     }
 }
 
-/// Serves the line at a key of the selected database as far as messages go, or for a tick of the timer: then it comes back.
+/// Serves the line at a key of the selected database as far as messages go, or for a tick of the
+/// timer: then it comes back.
 pub fn serve(ctx: Ctx<'_>, key: &[u8]) {
     serve_for(ctx, key, config::tick_budget_us());
 }
 
-/// A newcomer would claim from the keys: whoever waits there is served before, with all that there is. True if somebody waits.
+/// A newcomer would claim from the keys: whoever waits there is served before, with all that there
+/// is. True if somebody waits.
 pub fn serve_first<'k>(ctx: Ctx<'_>, keys: impl Iterator<Item = &'k [u8]>) -> bool {
     if nobody() || ctx.flags().atomic() {
         return false;
@@ -117,7 +122,8 @@ fn serve_for(ctx: Ctx<'_>, key: &[u8], budget: Micros) {
     }
 }
 
-/// Takes the first in line who can be served out of it; if there is none, sees that the timer comes when tokens will do.
+/// Takes the first in line who can be served out of it; if there is none, sees that the timer comes
+/// when tokens will do.
 fn first(
     ctx: Ctx<'_>,
     name: &OwnedString,

@@ -1,5 +1,7 @@
-//! A census of the keys, when the test clock begins to stand: the server's TTLs do not follow that clock, so the end of every object that goes by
-//! itself becomes an instant of ours (see key/expiry.rs). Those that came while the clock ran, by a command or a load, have not been noted with it.
+//! A census of the keys, when the test clock begins to stand: the server's TTLs do not follow that
+//! clock, so the end of every object that goes by itself becomes an instant of ours (see
+//! key/expiry.rs). Those that came while the clock ran, by a command or a load, have not been noted
+//! with it.
 
 use crate::engine::time::Micros;
 use crate::server::ffi::context::Ctx;

@@ -1,12 +1,15 @@
-//! What is done when the alarm rings (time/alarm.rs), which is aimed at the earliest instant at which anything is due on any key or a
-//! client's time is over: what is due, for at most `tick-budget-us`, then what was put off until no command is running; then it yields and
-//! comes back. It decides by the wall clock, which it reads anew each time.
+//! What is done when the alarm rings (time/alarm.rs), which is aimed at the earliest instant at
+//! which anything is due on any key or a client's time is over: what is due, for at most
+//! `tick-budget-us`, then what was put off until no command is running; then it yields and comes
+//! back. It decides by the wall clock, which it reads anew each time.
 //!
-//! What one ring changes is carried as one command (replication/carry.rs), in a cluster for keys of one slot: it stops before the next slot,
-//! and sets up more timers, each of which is a call of the server of its own.
+//! What one ring changes is carried as one command (replication/carry.rs), in a cluster for keys of
+//! one slot: it stops before the next slot, and sets up more timers, each of which is a call of the
+//! server of its own.
 //!
-//! Objects change on a master only, and not while the server loads or has its replicas paused (a failover, CLIENT PAUSE): it looks again soon
-//! then. Clients whose time is over are told in any case. The test clock walks over the same instants, without the timer.
+//! Objects change on a master only, and not while the server loads or has its replicas paused (a
+//! failover, CLIENT PAUSE): it looks again soon then. Clients whose time is over are told in any
+//! case. The test clock walks over the same instants, without the timer.
 
 use super::{run_deferred, serve};
 use crate::engine::object::Object;
@@ -27,8 +30,9 @@ use crate::server::time::due_index::{self, Due};
 use crate::server::time::{alarm, budget, clock};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// The wall clock less the monotonic one, as of the last look; and since when (monotonic) the timer has been able to do its work on time: it is not late
-/// for what was due while the server could not act, or when the clock jumped over it.
+/// The wall clock less the monotonic one, as of the last look; and since when (monotonic) the timer
+/// has been able to do its work on time: it is not late for what was due while the server could not
+/// act, or when the clock jumped over it.
 static OFFSET: MainThread<Option<Micros>> = MainThread::new(None);
 static SINCE: MainThread<Micros> = MainThread::new(Micros::MAX);
 
@@ -70,7 +74,8 @@ static TO_COME: AtomicUsize = AtomicUsize::new(0);
 /// When the first of them came: together they take no longer than one tick.
 static BEGAN: AtomicI64 = AtomicI64::new(0);
 
-/// The rest is for keys of other slots: it comes with the next timers, all of which the server does at its next look at its timers.
+/// The rest is for keys of other slots: it comes with the next timers, all of which the server does
+/// at its next look at its timers.
 fn more(ctx: Ctx<'_>) {
     if TO_COME.load(Ordering::Relaxed) == 0 {
         TO_COME.store(MORE, Ordering::Relaxed);
@@ -122,7 +127,8 @@ fn work(ctx: Ctx<'_>) -> Option<Micros> {
             run_deferred::drop_all();
         }
         let watches = !flags.master() && ends::tell_role_lost();
-        // Whether it may act again is not told by an event, but for a change of role and the end of a load.
+        // Whether it may act again is not told by an event, but for a change of role and the end of
+        // a load.
         if flags.master() && !flags.loading() || watches || ends::any_clock_end() {
             again = Some(LOOK_AGAIN);
         }
@@ -139,7 +145,8 @@ fn begin_acting() {
     });
 }
 
-/// Applies what is due on all keys until the budget is spent, then does what was put off; true when nothing is left.
+/// Applies what is due on all keys until the budget is spent, then does what was put off; true when
+/// nothing is left.
 fn tick(ctx: Ctx<'_>) -> bool {
     access::anew();
     let begin = clock::monotonic();
@@ -157,7 +164,8 @@ fn tick(ctx: Ctx<'_>) -> bool {
             break;
         }
     }
-    // Who waits is served once all that is due has happened: one who waits at several keys takes from the first that has any.
+    // Who waits is served once all that is due has happened: one who waits at several keys takes
+    // from the first that has any.
     let rest = run_deferred::run(ctx);
     if rest && ctx.flags().cluster() {
         more(ctx);
@@ -183,7 +191,8 @@ fn apply_due<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
     let name = OwnedString::new(&due.place.key);
     let Ok(mut opened) = Opened::<O>::unsettled(ctx, &name, now) else { return true };
     let Some(object) = opened.identity().filter(|found| found.id == due.object.id) else { return true };
-    // What is due may serve those who wait: only if what they get may be written. (The test clock does not wait for that.)
+    // What is due may serve those who wait: only if what they get may be written. (The test clock
+    // does not wait for that.)
     if !clock::frozen() && opened.existing().is_some_and(|o| o.waiting() > 0) {
         let withheld = access::to_key(ctx, &name) != Access::Granted;
         ends::withhold(object.id, withheld);
@@ -204,7 +213,8 @@ fn apply_due<O: Object>(ctx: Ctx<'_>, due: &Due, now: Micros) -> bool {
     done
 }
 
-/// The server's cron, some times a second: a step of the clock is noticed, and whatever may have come between an entry and the timer is found.
+/// The server's cron, some times a second: a step of the clock is noticed, and whatever may have
+/// come between an entry and the timer is found.
 pub fn cron(ctx: Ctx<'_>) {
     let offset = clock::wall().saturating_sub(clock::monotonic());
     let stepped = OFFSET.with(|seen| {
@@ -229,12 +239,14 @@ pub fn stepped_back(ctx: Ctx<'_>) {
     arm(ctx);
 }
 
-/// The test clock stands at whole milliseconds: an instant between two of them is reached at the second.
+/// The test clock stands at whole milliseconds: an instant between two of them is reached at the
+/// second.
 fn whole_ms(at: Micros) -> Micros {
     at.saturating_add(MS - 1) / MS * MS
 }
 
-/// Walks the test clock to `to`, stopping at each instant at which something is due on any key, as if the timer had fired there.
+/// Walks the test clock to `to`, stopping at each instant at which something is due on any key, as
+/// if the timer had fired there.
 pub fn walk(ctx: Ctx<'_>, to: Micros) {
     if !ctx.decides() {
         // A replica decides nothing: its clock only says what time it is.

@@ -1,5 +1,5 @@
-//! Commands whose reply may be held: how a client comes to wait, and what happens when the server asks for its
-//! reply or sends it away. The states are in blocking/clients.rs.
+//! Commands whose reply may be held: how a client comes to wait, and what happens when the server
+//! asks for its reply or sends it away. The states are in blocking/clients.rs.
 
 use crate::engine::shared::waiting::Ticket;
 use crate::server::blocking::clients::{self, Asked, Decide, Decided, Newcomer, Wait, Waits};
@@ -15,7 +15,8 @@ use crate::server::reply::writer::{self, Reply};
 use crate::server::time::due_index::Place;
 use crate::server::work::run_deferred;
 
-/// Runs a limiter's command on the key `argv[1]`, whose reply may be held where the context allows that.
+/// Runs a limiter's command on the key `argv[1]`, whose reply may be held where the context allows
+/// that.
 pub fn run(ctx: Ctx<'_>, argv: &[Str<'_>], decide: Decide) -> Result<(), Error> {
     let [command, key, ..] = argv else { return Err(Error::INTERNAL) };
     let asked = if ctx.flags().may_block() { Asked::Held(clients::ticket()) } else { Asked::AtOnce };
@@ -59,7 +60,8 @@ impl Callbacks for ServersCalls {
     }
 }
 
-/// Tells a client what it was answered, or, if it waits, that it was unblocked by `CLIENT UNBLOCK … TIMEOUT`.
+/// Tells a client what it was answered, or, if it waits, that it was unblocked by `CLIENT UNBLOCK …
+/// TIMEOUT`.
 fn reply(ctx: Ctx<'_>, ticket: Ticket) {
     if !clients::waits(ticket) {
         return clients::write(ctx, ticket);
@@ -71,7 +73,8 @@ fn reply(ctx: Ctx<'_>, ticket: Ticket) {
     told.write(Reply::new(ctx));
 }
 
-/// A waiter that leaves without an answer of ours: at the end it is out of its line and waits no more, also when a panic passes.
+/// A waiter that leaves without an answer of ours: at the end it is out of its line and waits no
+/// more, also when a panic passes.
 struct Leaves(Ticket);
 
 impl Drop for Leaves {
@@ -81,7 +84,8 @@ impl Drop for Leaves {
     }
 }
 
-/// What a limiter's waiter is told that somebody unblocks: a refusal, as of after what it had booked went back, if that may be changed now.
+/// What a limiter's waiter is told that somebody unblocks: a refusal, as of after what it had
+/// booked went back, if that may be changed now.
 fn unblocked(ctx: Ctx<'_>, ticket: Ticket) -> OwnedReply {
     let flags = ctx.flags();
     if flags.cluster() && flags.atomic() {

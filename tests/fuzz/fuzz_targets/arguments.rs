@@ -1,4 +1,5 @@
-//! The reader of arguments, on words of any bytes: it never goes past the end, and what it accepts as a number prints as the same word.
+//! The reader of arguments, on words of any bytes: it never goes past the end, and what it accepts
+//! as a number prints as the same word.
 //!
 //! It is built here from its own source over a stand-in for the server's strings.
 

@@ -1,4 +1,5 @@
-//! Carried changes that nobody vouches for, on objects of every family: what is accepted leaves a sound object.
+//! Carried changes that nobody vouches for, on objects of every family: what is accepted leaves a
+//! sound object.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Snapshots that nobody vouches for: what loads and is whole is saved again, and that loads as the same object.
+//! Snapshots that nobody vouches for: what loads and is whole is saved again, and that loads as the
+//! same object.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random histories of a gate that does little of what is due at a time, as the semaphore's: what it decides is what a copy decides that is settled first.
+//! Random histories of a gate that does little of what is due at a time, as the semaphore's: what
+//! it decides is what a copy decides that is settled first.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The order in which subjects become full: a heap of slots with four children each. Those that are old are not in it.
+//! The order in which subjects become full: a heap of slots with four children each. Those that are
+//! old are not in it.
 
 use super::{FAR, GENERATION, Subjects, ms};
 use std::cmp::Ordering;

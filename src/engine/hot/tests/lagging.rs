@@ -1,5 +1,6 @@
-//! Random histories of a resource that does one thing of what is put off under each command. What it decides is what it would have decided had all
-//! been done before: that is asked of a copy which is settled first. Only who is forgotten may lag.
+//! Random histories of a resource that does one thing of what is put off under each command. What
+//! it decides is what it would have decided had all been done before: that is asked of a copy which
+//! is settled first. Only who is forgotten may lag.
 
 use super::*;
 use crate::engine::bucket::MAX_COUNT;
@@ -66,7 +67,8 @@ impl World {
         journal
     }
 
-    /// The object as it would be if nothing were put off, but for who is still to be forgotten if there is `room`.
+    /// The object as it would be if nothing were put off, but for who is still to be forgotten if
+    /// there is `room`.
     fn settled(&self, room: bool) -> Hot {
         let mut hot = self.hot.duplicate();
         if room {
@@ -124,7 +126,8 @@ impl World {
         self.look();
     }
 
-    /// The reply is by what the subject really has; that is what it would be, or the subject is one that is still to be forgotten.
+    /// The reply is by what the subject really has; that is what it would be, or the subject is one
+    /// that is still to be forgotten.
     fn judge(
         &self,
         s: Name,

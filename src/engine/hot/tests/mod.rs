@@ -1,4 +1,5 @@
-//! The rule and its subjects against a naive model; every history is also folded through its carried effects.
+//! The rule and its subjects against a naive model; every history is also folded through its
+//! carried effects.
 
 mod lagging;
 
@@ -161,7 +162,8 @@ impl Bench {
             self.now = (self.now + by).max(0);
         }
         let now = self.now;
-        // The timer drops what has long been full: then nobody but a clock that steps far back could tell.
+        // The timer drops what has long been full: then nobody but a clock that steps far back
+        // could tell.
         assert!(o.apply_due(now, usize::MAX, j));
         model.subjects.retain(|_, b| !b.full(now - LINGER));
         match act {

@@ -1,4 +1,5 @@
-//! Whether a queue is in order: every count, order and index is compared with what a scan of all messages says.
+//! Whether a queue is in order: every count, order and index is compared with what a scan of all
+//! messages says.
 
 use super::super::Queue;
 use super::super::config::NO_PAUSE;

@@ -1,4 +1,5 @@
-//! Golden bytes of a queue's changes: of each that is carried, and of each part that has several forms. What is said in `engine/tests/golden.rs` holds.
+//! Golden bytes of a queue's changes: of each that is carried, and of each part that has several
+//! forms. What is said in `engine/tests/golden.rs` holds.
 
 use crate::engine::bucket::Limits;
 use crate::engine::queue::config::{Backoff, Config, OnFull, Totals};

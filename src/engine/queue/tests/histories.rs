@@ -1,5 +1,6 @@
-//! Random histories over all commands on two queues, beside the model: every answer, every listing, INFO; every change folded into
-//! a follower, and now and then the queue is replaced by what its snapshot loads as.
+//! Random histories over all commands on two queues, beside the model: every answer, every listing,
+//! INFO; every change folded into a follower, and now and then the queue is replaced by what its
+//! snapshot loads as.
 
 use super::super::*;
 use super::fold::{carry, load, snapshot};
@@ -223,7 +224,8 @@ impl World {
         picks.iter().map(pick).collect()
     }
 
-    /// An id. Where what is dropped goes in pieces, none is a number: the own number that is drawn next passes over what is still there.
+    /// An id. Where what is dropped goes in pieces, none is a number: the own number that is drawn
+    /// next passes over what is still there.
     fn id(&self, n: u8) -> String {
         let id = IDS.get(usize::from(n)).copied().unwrap_or("3");
         if self.most < WHOLE { format!("n{id}") } else { id.to_owned() }

@@ -1,5 +1,5 @@
-//! Bytes that nobody vouches for: every truncation and many flips of snapshots and batches never panic, and what is accepted leaves a
-//! queue in order.
+//! Bytes that nobody vouches for: every truncation and many flips of snapshots and batches never
+//! panic, and what is accepted leaves a queue in order.
 
 use super::super::slab::NONE;
 use super::super::wire::Wire;
@@ -179,7 +179,8 @@ fn totals_that_do_not_add_up_are_refused() {
     assert!(q.check().is_err());
 }
 
-/// Effects that only a damaged or forged batch can say: they must not make a queue whose totals do not add up, which could be stored, and not loaded.
+/// Effects that only a damaged or forged batch can say: they must not make a queue whose totals do
+/// not add up, which could be stored, and not loaded.
 #[test]
 fn what_was_not_missing_or_never_acknowledged_does_not_come() {
     let mut q = Queue::new();

@@ -1,5 +1,6 @@
-//! Random histories of a queue that does one thing of what is due under each command and puts the rest off. What it decides is what it would
-//! have decided had all been applied before: that is asked of a copy which is settled first. Only counts may lag.
+//! Random histories of a queue that does one thing of what is due under each command and puts the
+//! rest off. What it decides is what it would have decided had all been applied before: that is
+//! asked of a copy which is settled first. Only counts may lag.
 
 use super::super::*;
 use super::fold::{carry, snapshot};
@@ -59,7 +60,8 @@ impl Lagging {
         queue
     }
 
-    /// Whether a message that is there is there for certain: it may be about to be dropped for a push, or by MAXDEAD.
+    /// Whether a message that is there is there for certain: it may be about to be dropped for a
+    /// push, or by MAXDEAD.
     fn certain(&self) -> bool {
         self.queue.config.max_dead == 0 && !self.queue.over.is_any()
     }
@@ -90,7 +92,8 @@ impl Lagging {
         };
         // More than this command may do may have to be due before there is room.
         if drops && named {
-            // One with this id may be about to be dropped: it is a duplicate until then, and may be replaced.
+            // One with this id may be about to be dropped: it is a duplicate until then, and may be
+            // replaced.
         } else if got != Err(Refusal::Full) {
             assert_eq!(got, want);
         } else {
@@ -288,7 +291,8 @@ fn a_command_does_a_bounded_part_of_what_is_due() {
     assert_eq!((queue.len(None), queue.info(9 * MS).totals.expired), (0, 1_000));
 }
 
-/// MAXLEN lowered far below what is there: one push drops some, later ones are decided as if all had gone, and no more go than had to.
+/// MAXLEN lowered far below what is there: one push drops some, later ones are decided as if all
+/// had gone, and no more go than had to.
 #[test]
 fn what_a_push_asks_to_be_dropped_goes_in_pieces() {
     let mut queue = full(100);

@@ -1,5 +1,5 @@
-//! Tests of the queue: examples, random histories beside a naive model (which are also folded through their effects), with
-//! what is due put off, damaged bytes.
+//! Tests of the queue: examples, random histories beside a naive model (which are also folded
+//! through their effects), with what is due put off, damaged bytes.
 
 mod audit;
 mod examples;

@@ -1,5 +1,5 @@
-//! A queue as docs/commands/rq.md says it, without any index: every question is a scan of plain lists. It shares nothing with the
-//! queue under test but the types of arguments and answers.
+//! A queue as docs/commands/rq.md says it, without any index: every question is a scan of plain
+//! lists. It shares nothing with the queue under test but the types of arguments and answers.
 
 use super::super::*;
 use crate::engine::bucket::Limits;

@@ -1,4 +1,5 @@
-//! A queue of which only a part has come: it is stored and loaded as it is, time leaves it alone, and the rest may still come, or not.
+//! A queue of which only a part has come: it is stored and loaded as it is, time leaves it alone,
+//! and the rest may still come, or not.
 
 use super::super::*;
 use super::fold::{blobs, carry, load, snapshot};

@@ -1,5 +1,6 @@
-//! Random histories of a semaphore that does little of what is due at a time. What it decides is what it would have decided had all been applied
-//! before: that is asked of a copy which is settled first. Once the rest is done both are the same.
+//! Random histories of a semaphore that does little of what is due at a time. What it decides is
+//! what it would have decided had all been applied before: that is asked of a copy which is settled
+//! first. Once the rest is done both are the same.
 
 use super::*;
 use crate::engine::object::AT_ONCE;
@@ -170,7 +171,8 @@ fn a_command_takes_away_a_bounded_part_of_what_is_over() {
     assert_eq!((o.permits.len(), o.info(now).unwrap().timed_out), (1, 1_000));
 }
 
-/// The clock steps back between the pieces: what was over is not revived, and what is granted from then on runs.
+/// The clock steps back between the pieces: what was over is not revived, and what is granted from
+/// then on runs.
 #[test]
 fn a_step_back_revives_nothing() {
     let mut o = Semaphore::blank();

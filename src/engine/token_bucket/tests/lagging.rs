@@ -1,4 +1,5 @@
-//! Random histories of a bucket that does little of what is due at a time, as the semaphore's: what it decides is what a copy decides that is settled first.
+//! Random histories of a bucket that does little of what is due at a time, as the semaphore's: what
+//! it decides is what a copy decides that is settled first.
 
 use super::*;
 
@@ -15,7 +16,8 @@ fn quiet() -> Journal {
     journal(Family::TokenBucket, false)
 }
 
-/// What there is in the end, without the numbers drawn. The level is one as of now, as more may have been put back on the way.
+/// What there is in the end, without the numbers drawn. The level is one as of now, as more may
+/// have been put back on the way.
 fn end(o: &TokenBucket, now: Micros) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut o = o.clone();
     while !o.apply_due(now, usize::MAX, &mut quiet()) {}

@@ -1,4 +1,5 @@
-//! The token bucket against a naive model over random histories; every history is also folded through its carried effects.
+//! The token bucket against a naive model over random histories; every history is also folded
+//! through its carried effects.
 
 mod examples;
 mod lagging;

@@ -10,7 +10,8 @@ pub(super) struct Waiter {
     pub(super) not_before: Micros,
 }
 
-/// Everything by definition: levels are fractions, every waiter has its own, due holds are looked for one by one.
+/// Everything by definition: levels are fractions, every waiter has its own, due holds are looked
+/// for one by one.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) b: Option<Naive>,
