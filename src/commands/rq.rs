@@ -258,7 +258,7 @@ pub fn nack(call: &Call<'_>) -> Result<(), Error> {
     by_receipt(call, &receipts, |queue, now, journal| queue.nack(now, &receipts, &o, journal))
 }
 
-/// Does something that answers a number, if there is a queue; 0 if there is none.
+/// Does something that returns a number, if there is a queue; 0 if there is none.
 fn number(call: &Call<'_>, act: impl FnOnce(&mut Queue, Micros, &mut Journal) -> u64) -> Result<(), Error> {
     let n = call.change_existing(1, act)?.unwrap_or(0);
     call.reply().int(i64::try_from(n).unwrap_or(i64::MAX));

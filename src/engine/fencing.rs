@@ -1,6 +1,6 @@
 //! The one counter of this server that numbers deliveries, permits and holds: a fencing token.
 //!
-//! Invariant: [`FencingCounter::draw`] never answers a number twice and always a larger one than
+//! Invariant: [`FencingCounter::draw`] never returns a number twice and always a larger one than
 //! any it has answered or was [raised](FencingCounter::raise) to. Tied to the clock (µs) it also
 //! rises over a restart that lost its tail, as long as fewer than a million numbers are drawn a
 //! second on average.

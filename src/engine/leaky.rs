@@ -100,7 +100,7 @@ impl Leaky {
         self.inside += self.limits.units(tokens);
     }
 
-    /// Takes `tokens` out again, as far as they are inside; answers the whole tokens taken out. The
+    /// Takes `tokens` out again, as far as they are inside; returns the whole tokens taken out. The
     /// bucket must be brought.
     pub fn give_up(&mut self, tokens: i64) -> i64 {
         let back = self.limits.units(tokens).min(self.inside);

@@ -370,7 +370,7 @@ impl Bucket {
         self.level.units = (self.level.units - self.limits.units(tokens)).max(-DEEPEST);
     }
 
-    /// Takes `tokens` out, but only down to one capacity of debt; answers the whole tokens taken.
+    /// Takes `tokens` out, but only down to one capacity of debt; returns the whole tokens taken.
     /// The bucket must be brought.
     pub fn charge_bounded(&mut self, tokens: i64) -> i64 {
         let floor = Level::whole(-self.limits.full());
@@ -383,7 +383,7 @@ impl Bucket {
         self.whole(before.sub(self.level, self.parts()).units)
     }
 
-    /// Puts `tokens` back, up to the capacity; answers the whole tokens put back. The bucket must
+    /// Puts `tokens` back, up to the capacity; returns the whole tokens put back. The bucket must
     /// be brought.
     pub fn put(&mut self, tokens: i64) -> i64 {
         let before = self.level;

@@ -107,7 +107,7 @@ impl Wide {
         }
     }
 
-    /// Divides, rounding down; answers whether anything was left over.
+    /// Divides, rounding down; returns whether anything was left over.
     fn divide(&mut self, divisor: u64) -> bool {
         let divisor = u128::from(divisor.max(1));
         let mut rest = 0u128;

@@ -27,7 +27,7 @@ impl Gate {
         journal.spend(steps);
     }
 
-    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers
+    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; returns
     /// how many were done. Leases need not be taken away for that.
     pub(super) fn advance(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         if self.line.len() == 0 {

@@ -320,7 +320,7 @@ impl Gate {
         self.retry_at = at.saturating_add(retry_ms.max(1).saturating_mul(MS));
     }
 
-    /// Lets the line through as far as it goes at `at`, at most `most`; answers how many that were.
+    /// Lets the line through as far as it goes at `at`, at most `most`; returns how many that were.
     /// Leases begin at `now`.
     fn serve(&mut self, at: Micros, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut steps = 0;

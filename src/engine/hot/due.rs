@@ -129,7 +129,7 @@ impl Hot {
         !self.past.is_empty() || self.subjects.len() > most(self.max)
     }
 
-    /// Does what is put off, about `most` steps; answers how many it did.
+    /// Does what is put off, about `most` steps; returns how many it did.
     pub(super) fn settle_most(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut done = 0;
         if !self.past.is_empty() {
@@ -195,7 +195,7 @@ impl Hot {
         }
     }
 
-    /// Drops subjects that are full at `now`, first come first, at most `most`; answers how many.
+    /// Drops subjects that are full at `now`, first come first, at most `most`; returns how many.
     pub(super) fn forget_full(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let full =
             |o: &Self| o.subjects.first().is_some_and(|slot| o.subjects.full_at(slot) <= i128::from(now));

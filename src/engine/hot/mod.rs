@@ -122,7 +122,7 @@ impl Hot {
         Ok(())
     }
 
-    /// `HOT.EXCEPT … DEL`: the rule holds for the subject again; answers how many exceptions were
+    /// `HOT.EXCEPT … DEL`: the rule holds for the subject again; returns how many exceptions were
     /// removed.
     pub fn except_no_more(
         &mut self,

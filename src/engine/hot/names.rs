@@ -44,7 +44,7 @@ impl Names {
         block.and_then(|b| b.get(OWNER..OWNER + len)).unwrap_or_default()
     }
 
-    /// Keeps a name for the owner; answers its index.
+    /// Keeps a name for the owner; returns its index.
     pub(super) fn insert(&mut self, name: &[u8], owner: u32) -> u32 {
         let (class, block) = (words(name.len()) - 1, block(name.len()));
         if self.sizes.len() <= class {
@@ -66,7 +66,7 @@ impl Names {
         index as u32
     }
 
-    /// Drops a name; answers whose name lies at its index now.
+    /// Drops a name; returns whose name lies at its index now.
     pub(super) fn remove(&mut self, len: usize, index: u32) -> Option<u32> {
         let block = block(len);
         let size = self.sizes.get_mut(words(len) - 1)?;

@@ -153,7 +153,7 @@ impl Queue {
         out
     }
 
-    /// Gives back, uncounted, up to `count` messages in flight, longest held first; answers how
+    /// Gives back, uncounted, up to `count` messages in flight, longest held first; returns how
     /// many.
     pub fn requeue(&mut self, now: Micros, which: Which<'_>, count: u64, journal: &mut Journal) -> u64 {
         self.begin_command();

@@ -57,7 +57,7 @@ impl Queue {
         }
     }
 
-    /// Drops up to `most` of the dead that are to go; answers how many (1 if there are none).
+    /// Drops up to `most` of the dead that are to go; returns how many (1 if there are none).
     pub(super) fn drop_dead(&mut self, batch: &mut EffectBatch<'_>, most: usize) -> usize {
         self.doom();
         let mut done = 0;
@@ -149,7 +149,7 @@ impl Queue {
         redriven
     }
 
-    /// Takes away what these ids mean, in any state, and ends their windows; answers how many
+    /// Takes away what these ids mean, in any state, and ends their windows; returns how many
     /// messages went.
     pub fn delete(&mut self, now: Micros, ids: &[Id], journal: &mut Journal) -> u64 {
         self.begin_command();
@@ -172,7 +172,7 @@ impl Queue {
     }
 
     /// Takes away the messages in these states (never those in flight), up to `count` in the order
-    /// in which they are listed: dead, delayed, ready; answers how many went.
+    /// in which they are listed: dead, delayed, ready; returns how many went.
     pub fn purge(&mut self, scope: Scope, count: Option<u64>, journal: &mut Journal) -> u64 {
         self.begin_command();
         let there = match scope {

@@ -89,7 +89,7 @@ impl Index {
         self.table(self.table_of(hash))?.find(hash, |slot| is(*slot)).copied()
     }
 
-    /// Adds a slot whose key is not there. `hash_of` answers the hash of any slot in the index.
+    /// Adds a slot whose key is not there. `hash_of` returns the hash of any slot in the index.
     pub fn insert(&mut self, hash: u64, slot: u32, hash_of: impl Fn(u32) -> u64) {
         if self.len >= self.count * SPLIT {
             self.split(&hash_of);

@@ -255,7 +255,7 @@ impl Queue {
     }
 
     /// Enters messages into the order of what expires by the queue's TTL; looks at up to `most`
-    /// slots and answers at how many.
+    /// slots and returns at how many.
     pub(super) fn index_ttls(&mut self, most: usize) -> usize {
         let Some(from) = self.unindexed else { return 0 };
         let most = u32::try_from(most).unwrap_or(NONE);

@@ -100,7 +100,7 @@ impl Queue {
         self.reseat(lane);
     }
 
-    /// Makes a live message live no more and answers its follower, which it loses, or NONE. The
+    /// Makes a live message live no more and returns its follower, which it loses, or NONE. The
     /// message stays stored; its lane waits for `reseat`.
     pub(super) fn quit(&mut self, slot: u32) -> u32 {
         self.unshelve(slot);
@@ -139,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// A live or dead message goes without a trace, with its follower; answers how many went.
+    /// A live or dead message goes without a trace, with its follower; returns how many went.
     pub(super) fn take_away(&mut self, slot: u32) -> u64 {
         if matches!(self.stage(slot), Some(Stage::Dead { .. })) {
             self.exhume(slot);
@@ -163,7 +163,7 @@ impl Queue {
         follower
     }
 
-    /// Puts a stored message behind a live one, in place of what followed that; answers how many
+    /// Puts a stored message behind a live one, in place of what followed that; returns how many
     /// that were.
     pub(super) fn follow(&mut self, leader: u32, follower: u32) -> u64 {
         let before = self.weight(leader);
@@ -241,7 +241,7 @@ impl Queue {
         }
     }
 
-    /// Takes a stored message, which nothing knows any more, away; answers it for its payload.
+    /// Takes a stored message, which nothing knows any more, away; returns it for its payload.
     pub(super) fn free(&mut self, slot: u32) -> Option<Message> {
         if self.messages.get(slot)?.owns_window() {
             self.disown_window(slot);

@@ -59,7 +59,7 @@ impl<'a> IdRef<'a> {
         }
     }
 
-    /// Whether it is what [`IdRef::parse`] can answer for 1 … 512 bytes.
+    /// Whether it is what [`IdRef::parse`] can return for 1 … 512 bytes.
     pub fn is_sound(self) -> bool {
         match self {
             Self::Num(_) => true,

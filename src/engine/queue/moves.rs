@@ -20,7 +20,7 @@ pub enum Movable {
 
 impl Queue {
     /// Moves up to `count` messages to the end of `to`, in this queue's order; skips ids that are
-    /// live there, stops at its bounds; answers how many.
+    /// live there, stops at its bounds; returns how many.
     pub fn move_to(
         &mut self,
         to: &mut Queue,

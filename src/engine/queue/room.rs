@@ -119,7 +119,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Drops up to `most` of what is over; answers how many (1 if nothing can be).
+    /// Drops up to `most` of what is over; returns how many (1 if nothing can be).
     pub(super) fn drop_ready(&mut self, batch: &mut EffectBatch<'_>, most: usize) -> usize {
         let mut done = 0;
         while done < most && self.over.is_any() {

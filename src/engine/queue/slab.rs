@@ -82,7 +82,7 @@ impl<T: Default> Slab<T> {
         if chunk.is_free(place) { None } else { chunk.items.get_mut(place) }
     }
 
-    /// Stores the value; answers its slot. (2³² values do not fit into any server's memory; past
+    /// Stores the value; returns its slot. (2³² values do not fit into any server's memory; past
     /// that the value is lost.)
     pub fn insert(&mut self, value: T) -> u32 {
         let index = match self.open.first() {

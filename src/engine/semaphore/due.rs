@@ -18,7 +18,7 @@ impl Semaphore {
         }
     }
 
-    /// Serves the line as far as it goes at the instant that was reached, at most `most`; answers
+    /// Serves the line as far as it goes at the instant that was reached, at most `most`; returns
     /// how many that were. Leases begin at `now`.
     fn serve(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         let mut steps = 0;
@@ -52,7 +52,7 @@ impl Semaphore {
         steps
     }
 
-    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; answers
+    /// Does what is due in the line up to `now`, instant by instant, at most `most` steps; returns
     /// how many were done. Leases need not be taken away for that.
     pub(super) fn advance(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
         if self.line.len() == 0 {

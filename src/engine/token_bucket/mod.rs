@@ -236,7 +236,7 @@ impl TokenBucket {
         }
     }
 
-    /// Puts `tokens` back as of `now`; answers the whole tokens put back and the bucket then. Those
+    /// Puts `tokens` back as of `now`; returns the whole tokens put back and the bucket then. Those
     /// waiting gain all of it.
     fn put_back(
         &mut self,

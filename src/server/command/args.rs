@@ -24,7 +24,7 @@ impl<'a> Args<'a> {
         Self { argv, at }
     }
 
-    /// The index (in the whole command) of the argument that `next` would answer.
+    /// The index (in the whole command) of the argument that `next` would return.
     pub fn position(&self) -> usize {
         self.at
     }

@@ -178,7 +178,7 @@ impl<'a> Call<'a> {
         self.ctx.decides() && access::to(self.ctx, name.bytes()) == access::Access::Granted
     }
 
-    /// Reads `numkeys key …` and answers where in the whole command the keys are. In a cluster they
+    /// Reads `numkeys key …` and returns where in the whole command the keys are. In a cluster they
     /// must be in one slot, and all here.
     pub fn counted_keys(&self, args: &mut Args<'_>) -> Result<Range<usize>, Error> {
         let n = usize::try_from(args.count("numkeys")?).unwrap_or(usize::MAX);

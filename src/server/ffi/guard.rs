@@ -24,7 +24,7 @@ pub fn caught() {
     CAUGHT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `body`; if it panics, answers `otherwise()`. The panic hook has already written the place
+/// Runs `body`; if it panics, returns `otherwise()`. The panic hook has already written the place
 /// to standard error.
 #[inline]
 pub fn shield<R>(body: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
