@@ -21,7 +21,6 @@
 //!   bytes. All others are absolute; `Converted` changes nothing that is told or kept.
 //! - Not state: the hottest, the counters of takes.
 
-mod chunked;
 mod due;
 mod names;
 mod object;

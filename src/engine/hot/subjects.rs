@@ -20,9 +20,9 @@
 
 mod heap;
 
-use super::chunked::Chunked;
 use super::names::Names;
 use crate::engine::bucket::div_ceil;
+use crate::engine::collections::chunked::Chunked;
 use crate::engine::names_hash::of_name;
 use crate::engine::time::Micros;
 use std::collections::BTreeMap;

@@ -9,10 +9,10 @@ use super::Queue;
 use super::config::{Config, NO_PAUSE};
 use super::effect::*;
 use super::lane::PLAIN;
-use super::lazy::Lazy;
 use super::message::{Id, Message, More, Own, Stage};
-use super::slab::NONE;
 use super::tokens::Tokens;
+use crate::engine::collections::lazy::Lazy;
+use crate::engine::collections::slab::NONE;
 use crate::engine::time::Micros;
 
 impl Queue {

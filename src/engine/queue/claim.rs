@@ -11,9 +11,9 @@ use super::effect::{Brought, Record};
 use super::effect_batch::EffectBatch;
 use super::lane::{Lane, PLAIN, Seat};
 use super::message::{Id, Stage};
-use super::slab::NONE;
 use super::wire::{ClaimedWire, Wire};
 use super::{Few, Queue};
+use crate::engine::collections::slab::NONE;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 

@@ -3,9 +3,9 @@
 //! Durations are µs; 0 means off for all but `lease`. `Settings` is the part of a configuration
 //! that one `RQ.SET` gives.
 
-use super::lazy::Blank;
 use crate::engine::bucket::{Limits, MAX_COUNT};
 use crate::engine::codec::Corrupt;
+use crate::engine::collections::lazy::Blank;
 use crate::engine::time::{MAX_DURATION_MS, MS, Micros};
 use serde::{Deserialize, Serialize};
 

@@ -4,11 +4,11 @@
 use super::Queue;
 use super::effect::{Entry, Scope, Step};
 use super::effect_batch::EffectBatch;
-use super::lazy::Lazy;
 use super::message::{Id, IdRef, Stage, State};
-use super::order::Order;
-use super::slab::NONE;
 use super::wire::Wire;
+use crate::engine::collections::lazy::Lazy;
+use crate::engine::collections::order::Order;
+use crate::engine::collections::slab::NONE;
 use crate::engine::journal::Journal;
 use crate::engine::names_hash::Set;
 use crate::engine::time::Micros;

@@ -13,9 +13,9 @@
 //! - dead: by the number of their death.
 
 use super::Queue;
-use super::lazy::Lazy;
 use super::message::{Message, More, Own, Place, Stage, State};
-use super::slab::{NONE, Slab};
+use crate::engine::collections::lazy::Lazy;
+use crate::engine::collections::slab::{NONE, Slab};
 use crate::engine::time::Micros;
 use std::cmp::Ordering;
 

@@ -15,10 +15,10 @@
 
 use super::Queue;
 use super::config::NO_PAUSE;
-use super::lazy::{Blank, Lazy};
-use super::order::Order;
-use super::slab::{NONE, Slab};
 use super::tokens::Tokens;
+use crate::engine::collections::lazy::{Blank, Lazy};
+use crate::engine::collections::order::Order;
+use crate::engine::collections::slab::{NONE, Slab};
 use crate::engine::footprint::block;
 use crate::engine::names_hash::of_name;
 use crate::engine::time::Micros;

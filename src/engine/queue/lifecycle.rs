@@ -5,8 +5,8 @@ use super::Queue;
 use super::effect::{After, Entry};
 use super::lane::PLAIN;
 use super::message::{Id, IdRef, Message, Stage, State, heap_of};
-use super::slab::NONE;
 use super::windows::Window;
+use crate::engine::collections::slab::NONE;
 use crate::engine::time::Micros;
 
 impl Queue {

@@ -11,8 +11,8 @@
 //! Invariant: what the `More` keeps is that of the message's state (`Ready`, and only `Ready`, may
 //! be without one).
 
-use super::index;
-use super::slab::NONE;
+use crate::engine::collections::index;
+use crate::engine::collections::slab::NONE;
 use crate::engine::names_hash::{of_name, of_number};
 use crate::engine::time::Micros;
 use serde::{Deserialize, Serialize};

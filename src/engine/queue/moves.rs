@@ -4,8 +4,8 @@ use super::Queue;
 use super::effect::Step;
 use super::effect_batch::EffectBatch;
 use super::message::{Id, Place, Stage, State};
-use super::slab::NONE;
 use super::wire::Wire;
+use crate::engine::collections::slab::NONE;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 

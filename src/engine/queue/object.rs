@@ -2,13 +2,13 @@
 
 use super::Queue;
 use super::effect::Effect;
-use super::index::Index;
 use super::lane::Run;
-use super::lazy::Lazy;
-use super::order::Order;
-use super::slab::Slab;
 use super::tokens::Tokens;
 use crate::engine::codec::{Corrupt, Reader};
+use crate::engine::collections::index::Index;
+use crate::engine::collections::lazy::Lazy;
+use crate::engine::collections::order::Order;
+use crate::engine::collections::slab::Slab;
 use crate::engine::family::Family;
 use crate::engine::fencing::FencingCounter;
 use crate::engine::footprint::{block, tree};

@@ -4,8 +4,8 @@
 use super::Queue;
 use super::effect::{Entry, Mode, Push};
 use super::message::{Id, IdRef, Own, State};
-use super::slab::NONE;
 use super::wire::{MAX_NUMBER, Wire};
+use crate::engine::collections::slab::NONE;
 use crate::engine::journal::{Blob, Journal};
 use crate::engine::time::Micros;
 

@@ -9,9 +9,9 @@ use super::Queue;
 use super::config::Totals;
 use super::effect::Brought;
 use super::message::Stage;
-use super::slab::NONE;
 use super::windows::Window;
 use super::wire::{MAX_NUMBER, MAX_SEQ};
+use crate::engine::collections::slab::NONE;
 use std::collections::BTreeMap;
 
 /// More than one command, or all that is due at once, can use up.

@@ -146,8 +146,9 @@ impl Queue {
         let runs = self.heads.iter().take(RUNS);
         let runs =
             runs.filter_map(|(_, _, lane, priority)| Some(&self.lanes.get(lane)?.run(priority)?.order));
-        let first =
-            |o: &super::order::Order<u32>| o.iter().take(MESSAGES).find(|slot| self.may_be_dropped(*slot));
+        let first = |o: &crate::engine::collections::order::Order<u32>| {
+            o.iter().take(MESSAGES).find(|slot| self.may_be_dropped(*slot))
+        };
         runs.filter_map(first).min_by_key(|slot| self.messages.get(*slot).map(|m| m.place()))
     }
 

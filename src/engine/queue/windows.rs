@@ -6,7 +6,7 @@
 
 use super::Queue;
 use super::message::{Id, IdRef};
-use super::slab::NONE;
+use crate::engine::collections::slab::NONE;
 use crate::engine::time::Micros;
 
 #[derive(Debug, Clone, Default)]

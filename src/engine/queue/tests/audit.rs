@@ -5,7 +5,7 @@ use super::super::Queue;
 use super::super::config::NO_PAUSE;
 use super::super::lane::{PLAIN, Seat};
 use super::super::message::{IdRef, Message, Stage, State};
-use super::super::slab::NONE;
+use crate::engine::collections::slab::NONE;
 use crate::engine::object::AT_ONCE;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,11 +2,11 @@
 //! forms. What is said in `engine/tests/golden.rs` holds.
 
 use crate::engine::bucket::Limits;
+use crate::engine::collections::slab::NONE;
 use crate::engine::queue::config::{Backoff, Config, OnFull, Totals};
 use crate::engine::queue::effect::{After, Cause, Claim, Entry, Header, Mode, Push, Scope, Step};
 use crate::engine::queue::effect::{LaneState, Record};
 use crate::engine::queue::message::{IdRef, Own, Stage};
-use crate::engine::queue::slab::NONE;
 use crate::engine::queue::tokens::Tokens;
 use crate::engine::queue::wire::{ClaimedWire, Who, Wire};
 use crate::engine::tests::golden::golden;

@@ -1,11 +1,11 @@
 //! Bytes that nobody vouches for: every truncation and many flips of snapshots and batches never
 //! panic, and what is accepted leaves a queue in order.
 
-use super::super::slab::NONE;
 use super::super::wire::Wire;
 use super::super::*;
 use super::fold::{blobs, load, snapshot};
 use crate::engine::bucket::Limits;
+use crate::engine::collections::slab::NONE;
 use crate::engine::family::Family;
 use crate::engine::fencing::{FencingCounter, MAX_FENCE};
 use crate::engine::journal::{Batch, Journal};

@@ -5,7 +5,7 @@ const PIECE: usize = 1_024;
 
 /// Invariant: all pieces but the last are full, and the last is not empty.
 #[derive(Debug, Clone)]
-pub(super) struct Chunked<T> {
+pub struct Chunked<T> {
     pieces: Vec<Vec<T>>,
 }
 
@@ -16,26 +16,26 @@ impl<T> Default for Chunked<T> {
 }
 
 impl<T: Copy> Chunked<T> {
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.pieces.last().map_or(0, |last| (self.pieces.len() - 1) * PIECE + last.len())
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<T> {
+    pub fn get(&self, index: usize) -> Option<T> {
         self.pieces.get(index / PIECE)?.get(index % PIECE).copied()
     }
 
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.pieces.get_mut(index / PIECE)?.get_mut(index % PIECE)
     }
 
     /// Overwrites what is at `index`, if there is anything.
-    pub(super) fn set(&mut self, index: usize, value: T) {
+    pub fn set(&mut self, index: usize, value: T) {
         if let Some(place) = self.get_mut(index) {
             *place = value;
         }
     }
 
-    pub(super) fn push(&mut self, value: T) {
+    pub fn push(&mut self, value: T) {
         match self.pieces.last_mut().filter(|last| last.len() < PIECE) {
             Some(last) => last.push(value),
             None => {
@@ -47,7 +47,7 @@ impl<T: Copy> Chunked<T> {
         }
     }
 
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         let last = self.pieces.last_mut()?;
         let value = last.pop();
         if last.is_empty() {
@@ -60,13 +60,13 @@ impl<T: Copy> Chunked<T> {
     }
 
     /// Bytes on the heap.
-    pub(super) fn memory(&self) -> usize {
+    pub fn memory(&self) -> usize {
         let last = self.pieces.last().map_or(0, Vec::capacity);
         let others = self.pieces.len().saturating_sub(1) * PIECE;
         (others + last) * size_of::<T>() + self.pieces.capacity() * size_of::<Vec<T>>()
     }
 
-    pub(super) fn allocations(&self) -> usize {
+    pub fn allocations(&self) -> usize {
         self.pieces.len()
     }
 }
