@@ -14,7 +14,7 @@ use crate::engine::token_bucket::TokenBucket;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{Args, is, once};
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::key::handle::look;
 use crate::server::key::open::Opened;
@@ -39,66 +39,51 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     };
     let (update, read) = (Keys::First(KeyUse::Update), Keys::First(KeyUse::Read));
     let write = Keys::First(KeyUse::Write);
-    r.add(
-        &on(
+    commands!(r;
+        set => on(
             "gate.set",
             "write deny-oom",
             write,
             "key (STAGE name (TB capacity tokens period [WARMUP ms] | LB capacity tokens period | SEM limit [LEASE ms]))...",
             "Sets the stages of a gate; those whose name and kind stay keep their level.",
         ),
-        set,
-    )?;
-    r.add(
-        &on(
+        pass => on(
             "gate.pass",
             "write deny-oom fast blocking",
             update,
             "key [COST n] [MAXWAIT ms] [BLOCK ms]",
             "Passes all stages of a gate, or costs nothing in any.",
         ),
-        pass,
-    )?;
-    r.add(
-        &on(
+        mpass => on(
             "gate.mpass",
             "write deny-oom",
             Keys::Counted(KeyUse::Update),
             "numkeys key... [COST n] [MAXWAIT ms]",
             "Passes several token buckets, leaky buckets and gates in one step, or costs nothing in any.",
         ),
-        mpass,
-    )?;
-    r.add(
-        &on(
+        leave => on(
             "gate.leave",
             "write fast",
             write,
             "key receipt...",
             "Gives permits of a gate back before their lease ends.",
         ),
-        leave,
-    )?;
-    r.add(
-        &on(
+        peek => on(
             "gate.peek",
             "readonly fast",
             read,
             "key [COST n] [MAXWAIT ms]",
             "Says what GATE.PASS would say, without a receipt, and changes nothing.",
         ),
-        peek,
-    )?;
-    r.add(
-        &on(
+        info => on(
             "gate.info",
             "readonly",
             read,
             "key",
             "Tells a gate's stages, their configuration and what they refused.",
         ),
-        info,
-    )
+    );
+    Ok(())
 }
 
 const NO_GATE: Error = Error::new("ERR no such gate: GATE.SET the key first");

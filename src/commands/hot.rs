@@ -6,7 +6,7 @@ use crate::engine::family::Family;
 use crate::engine::hot::{DEFAULT_MAX, Hot, MAX_NAME, NoRule};
 use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::stats;
 
@@ -20,8 +20,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         complexity,
     };
     let log = "O(log n) with n subjects";
-    r.add(
-        &on(
+    commands!(r;
+        set => on(
             "hot.set",
             "write",
             KeyUse::Write,
@@ -29,10 +29,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Sets the rule that limits each subject of a resource; subjects keep their tokens.",
             "O(1) until it is in force; what it makes of n subjects is done in pieces",
         ),
-        set,
-    )?;
-    r.add(
-        &on(
+        except => on(
             "hot.except",
             "write fast",
             KeyUse::Write,
@@ -40,10 +37,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Gives a subject limits of its own, or takes them back.",
             log,
         ),
-        except,
-    )?;
-    r.add(
-        &on(
+        take => on(
             "hot.take",
             "write deny-oom fast",
             KeyUse::Update,
@@ -51,10 +45,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Takes tokens from a subject's bucket, or says when they will be there.",
             log,
         ),
-        take,
-    )?;
-    r.add(
-        &on(
+        peek => on(
             "hot.peek",
             "readonly fast",
             KeyUse::Read,
@@ -62,10 +53,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Says what HOT.TAKE would say, and changes nothing.",
             log,
         ),
-        peek,
-    )?;
-    r.add(
-        &on(
+        top => on(
             "hot.top",
             "readonly",
             KeyUse::Read,
@@ -73,10 +61,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Tells the subjects asked for most of late, with how many calls were granted and refused.",
             "O(k log k) with k tracked subjects",
         ),
-        top,
-    )?;
-    r.add(
-        &on(
+        info => on(
             "hot.info",
             "readonly",
             KeyUse::Read,
@@ -84,8 +69,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Tells a resource's rule, its subjects and counts.",
             "O(1); O(n) with n subjects that have become full of late, at most 10000",
         ),
-        info,
-    )
+    );
+    Ok(())
 }
 
 const NO_RULE: Error = Error::new("ERR no such rule: HOT.SET the key first");

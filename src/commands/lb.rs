@@ -10,7 +10,7 @@ use crate::engine::time::Micros;
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::key::handle::look;
 use crate::server::key::open::Opened;
@@ -33,54 +33,39 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         summary,
         complexity: "O(1)",
     };
-    r.add(
-        &on(
+    commands!(r;
+        take => on(
             "lb.take",
             "write deny-oom fast blocking",
             KeyUse::Update,
             "key [capacity tokens period] [COST n] [MAXWAIT ms] [BLOCK]",
             "Takes a place in an even flow and says how long to wait for it, or refuses.",
         ),
-        take,
-    )?;
-    r.add(
-        &on(
+        peek => on(
             "lb.peek",
             "readonly fast",
             KeyUse::Read,
             "key [capacity tokens period] [COST n] [MAXWAIT ms]",
             "Says what LB.TAKE would say, and changes nothing.",
         ),
-        peek,
-    )?;
-    r.add(
-        &on("lb.refund", "write fast", KeyUse::Update, "key tokens", "Gives up places that were taken."),
-        refund,
-    )?;
-    r.add(
-        &on(
+        refund => on("lb.refund", "write fast", KeyUse::Update, "key tokens", "Gives up places that were taken."),
+        set => on(
             "lb.set",
             "write deny-oom fast",
             KeyUse::Write,
             "key capacity tokens period",
             "Pins a leaky bucket's limits: what callers give inline is then ignored.",
         ),
-        set,
-    )?;
-    r.add(
-        &on("lb.reset", "write fast", KeyUse::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
-        reset,
-    )?;
-    r.add(
-        &on(
+        reset => on("lb.reset", "write fast", KeyUse::Write, "key", "Empties a leaky bucket; an unpinned one goes."),
+        info => on(
             "lb.info",
             "readonly fast",
             KeyUse::Read,
             "key",
             "Tells a leaky bucket's limits, level and counts.",
         ),
-        info,
-    )
+    );
+    Ok(())
 }
 
 /// `[COST n] [MAXWAIT ms] [BLOCK]`: cost, longest wait, and whether to hold the reply.

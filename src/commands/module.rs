@@ -5,7 +5,7 @@ use crate::engine::fencing::MAX_FENCE;
 use crate::engine::time::{MAX_DURATION_MS, MAX_INSTANT, MAX_INSTANT_MS, MS};
 use crate::server::command::args::is;
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::info;
 use crate::server::replication::{fencing, trust};
@@ -13,8 +13,8 @@ use crate::server::time::clock;
 use crate::server::work::{test_clock, timer};
 
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
-    r.add(
-        &Command {
+    commands!(r;
+        version => Command {
             name: "sluice.version",
             flags: "readonly fast",
             syntax: "",
@@ -22,10 +22,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             summary: "Tells the module's version.",
             complexity: "O(1)",
         },
-        version,
-    )?;
-    r.add(
-        &Command {
+        apply => Command {
             name: "sluice.apply",
             flags: "write deny-oom admin",
             syntax: "key expire effect [blob...]",
@@ -33,10 +30,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             summary: "Internal: makes changes that a master decided: on its replicas, from the AOF, and where a slot moves to.",
             complexity: "O(n) with the size of the changes",
         },
-        apply,
-    )?;
-    r.add(
-        &Command {
+        fence => Command {
             name: "sluice.fence",
             flags: "write admin",
             syntax: "last at",
@@ -44,8 +38,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             summary: "Internal: tells replicas and the AOF the last claim number, receipt or hold that a master has given.",
             complexity: "O(1)",
         },
-        fence,
-    )
+    );
+    Ok(())
 }
 
 pub fn register_clock(r: &Registrar<'_>) -> Result<(), String> {

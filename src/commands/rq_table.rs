@@ -1,7 +1,7 @@
 //! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in rq.rs.
 
 use super::rq;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 
 /// Registers the family.
 pub fn register(r: &Registrar<'_>) -> Result<(), String> {
@@ -23,8 +23,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     let write = Keys::First(KeyUse::Write);
     let log = "O(log n) with n messages";
     let batch = "O(m log n) for m messages of n";
-    r.add(
-        &row(
+    commands!(r;
+        rq::push => row(
             "rq.push",
             "write deny-oom fast",
             insert,
@@ -32,10 +32,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Adds a message to a queue.",
             log,
         ),
-        rq::push,
-    )?;
-    r.add(
-        &row(
+        rq::mpush => row(
             "rq.mpush",
             "write deny-oom",
             insert,
@@ -43,10 +40,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Adds several messages to a queue, all or none.",
             batch,
         ),
-        rq::mpush,
-    )?;
-    r.add(
-        &row(
+        rq::claim => row(
             "rq.claim",
             "write fast blocking",
             update,
@@ -54,10 +48,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Hands out the next messages under a lease, with a receipt each.",
             batch,
         ),
-        rq::claim,
-    )?;
-    r.add(
-        &row(
+        rq::mclaim => row(
             "rq.mclaim",
             "write blocking",
             Keys::Counted(KeyUse::Update),
@@ -65,14 +56,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Claims from the first of several queues that has messages.",
             "O(k + m log n) for m messages of k keys",
         ),
-        rq::mclaim,
-    )?;
-    r.add(
-        &row("rq.ack", "write fast", write, "key receipt...", "Completes messages: they are gone.", batch),
-        rq::ack,
-    )?;
-    r.add(
-        &row(
+        rq::ack => row("rq.ack", "write fast", write, "key receipt...", "Completes messages: they are gone.", batch),
+        rq::nack => row(
             "rq.nack",
             "write fast",
             write,
@@ -80,10 +65,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Gives messages back: ready again, delayed, or dead.",
             batch,
         ),
-        rq::nack,
-    )?;
-    r.add(
-        &row(
+        rq::extend => row(
             "rq.extend",
             "write fast",
             write,
@@ -91,10 +73,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Moves the ends of leases to now + ms.",
             batch,
         ),
-        rq::extend,
-    )?;
-    r.add(
-        &row(
+        rq::next => row(
             "rq.next",
             "write fast blocking",
             update,
@@ -102,10 +81,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Completes messages and claims the next in one step.",
             batch,
         ),
-        rq::next,
-    )?;
-    r.add(
-        &row(
+        rq::requeue => row(
             "rq.requeue",
             "write",
             write,
@@ -113,10 +89,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Makes messages in flight ready at once; their receipts die.",
             batch,
         ),
-        rq::requeue,
-    )?;
-    r.add(
-        &row(
+        rq::redrive => row(
             "rq.redrive",
             "write",
             write,
@@ -124,14 +97,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Makes dead messages ready again, with fresh counters.",
             batch,
         ),
-        rq::redrive,
-    )?;
-    r.add(
-        &row("rq.del", "write", write, "key id...", "Deletes messages by id, whatever their state.", batch),
-        rq::del,
-    )?;
-    r.add(
-        &row(
+        rq::del => row("rq.del", "write", write, "key id...", "Deletes messages by id, whatever their state.", batch),
+        rq::purge => row(
             "rq.purge",
             "write",
             write,
@@ -139,14 +106,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Deletes the messages of a state; those in flight stay.",
             batch,
         ),
-        rq::purge,
-    )?;
-    r.add(
-        &row("rq.get", "readonly fast", read, "key id", "Tells everything about a message.", log),
-        rq::get,
-    )?;
-    r.add(
-        &row(
+        rq::get => row("rq.get", "readonly fast", read, "key id", "Tells everything about a message.", log),
+        rq::list => row(
             "rq.list",
             "readonly",
             read,
@@ -154,10 +115,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Lists the messages of a state, page by page.",
             "O(log n + m) for a page of m messages; with GROUP up to 1,000 others are looked at",
         ),
-        rq::list,
-    )?;
-    r.add(
-        &row(
+        rq::len => row(
             "rq.len",
             "readonly fast",
             read,
@@ -165,10 +123,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Counts the messages of a state, or all live ones.",
             "O(1)",
         ),
-        rq::len,
-    )?;
-    r.add(
-        &row(
+        rq::info => row(
             "rq.info",
             "readonly",
             read,
@@ -176,8 +131,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Tells a queue's settings, counts and totals.",
             "O(g) with g groups",
         ),
-        rq::info,
-    )?;
+    );
     let set = format!(
         "key [LEASE ms] [MAXDELIVERIES n] [BACKOFF (NONE | FIXED ms | EXP base max)] [MAXLEN n] [MAXBYTES n] \
          [ONFULL (REJECT | DROPOLD)] [MAXINFLIGHT n] [GROUPINFLIGHT n] [RATE {RATE}] [GROUPRATE {RATE}] [DEDUP ms] [MAXDEAD n] \
@@ -195,8 +149,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
         -4,
         rq::set,
     )?;
-    r.add(
-        &row(
+    commands!(r;
+        rq::pause => row(
             "rq.pause",
             "write fast",
             write,
@@ -204,11 +158,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Pauses pushes, claims or both, of a queue or of one group.",
             "O(1)",
         ),
-        rq::pause,
-    )?;
-    r.add(&row("rq.resume", "write fast", write, "key [GROUP group]", "Lifts a pause.", "O(1)"), rq::resume)?;
-    r.add(
-        &row(
+        rq::resume => row("rq.resume", "write fast", write, "key [GROUP group]", "Lifts a pause.", "O(1)"),
+        rq::r#move => row(
             "rq.move",
             "write",
             Keys::FirstAndSecond,
@@ -216,6 +167,6 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Moves messages to another queue, in order.",
             batch,
         ),
-        rq::r#move,
-    )
+    );
+    Ok(())
 }

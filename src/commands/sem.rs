@@ -8,7 +8,7 @@ use crate::engine::time::{MS, ceil_ms};
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{Args, flag, is, once};
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::key::handle::look;
 use crate::server::key::open::Opened;
@@ -29,8 +29,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     };
     let log = "O(log n) with n leases";
     let asked = "O(log n) with n leases, O(log n + n / 256) when refused";
-    r.add(
-        &on(
+    commands!(r;
+        acquire => on(
             "sem.acquire",
             "write deny-oom fast blocking",
             KeyUse::Update,
@@ -38,10 +38,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Takes permits under a lease, or says when they will be free.",
             asked,
         ),
-        acquire,
-    )?;
-    r.add(
-        &on(
+        release => on(
             "sem.release",
             "write fast",
             KeyUse::Write,
@@ -49,10 +46,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Gives permits back before their lease ends.",
             log,
         ),
-        release,
-    )?;
-    r.add(
-        &on(
+        renew => on(
             "sem.renew",
             "write fast",
             KeyUse::Write,
@@ -60,10 +54,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Moves the ends of leases that still run to now + ms.",
             log,
         ),
-        renew,
-    )?;
-    r.add(
-        &on(
+        peek => on(
             "sem.peek",
             "readonly fast",
             KeyUse::Read,
@@ -71,10 +62,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Says what SEM.ACQUIRE would say, without a receipt, and changes nothing.",
             asked,
         ),
-        peek,
-    )?;
-    r.add(
-        &on(
+        set => on(
             "sem.set",
             "write deny-oom fast",
             KeyUse::Write,
@@ -82,10 +70,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Pins a semaphore's limit and default lease: a limit that callers give inline is then ignored.",
             "O(1), more when waiting clients can be served",
         ),
-        set,
-    )?;
-    r.add(
-        &on(
+        info => on(
             "sem.info",
             "readonly",
             KeyUse::Read,
@@ -93,10 +78,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Tells a semaphore's limit, permits, counts and, if asked, its holders.",
             "O(1), O(n) with HOLDERS",
         ),
-        info,
-    )?;
-    r.add(
-        &on(
+        holders => on(
             "sem.holders",
             "readonly",
             KeyUse::Read,
@@ -104,8 +86,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Lists who holds permits, page by page.",
             "O(log n + m) for a page of m holders, O(n) with OWNER",
         ),
-        holders,
-    )
+    );
+    Ok(())
 }
 
 /// `[limit]`: there if the next argument is none of the command's keywords.

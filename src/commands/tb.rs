@@ -10,7 +10,7 @@ use crate::engine::token_bucket::{Mode, NoSuchHold, TokenBucket};
 use crate::server::blocking::clients::{Asked, Decided, End, Wait};
 use crate::server::command::args::{MAX_COUNT, flag, is, once};
 use crate::server::command::call::Call;
-use crate::server::command::register::{Command, KeyUse, Keys, Registrar};
+use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 use crate::server::error::Error;
 use crate::server::key::handle::look;
 use crate::server::key::open::Opened;
@@ -32,106 +32,79 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             _ => "O(1)",
         },
     };
-    r.add(
-        &on(
+    commands!(r;
+        take => on(
             "tb.take",
             "write deny-oom fast blocking",
             KeyUse::Update,
             "key [capacity tokens period] [COST n] [ATMOST | FORCE | BLOCK ms]",
             "Takes tokens from a bucket, or says when they will be there.",
         ),
-        take,
-    )?;
-    r.add(
-        &on(
+        peek => on(
             "tb.peek",
             "readonly fast",
             KeyUse::Read,
             "key [capacity tokens period] [COST n]",
             "Says what TB.TAKE would say, and changes nothing.",
         ),
-        peek,
-    )?;
-    r.add(
-        &on(
+        refund => on(
             "tb.refund",
             "write fast",
             KeyUse::Update,
             "key tokens",
             "Puts tokens back, never above the capacity.",
         ),
-        refund,
-    )?;
-    r.add(
-        &on(
+        set => on(
             "tb.set",
             "write deny-oom fast",
             KeyUse::Write,
             "key capacity tokens period [WARMUP ms] [LEVEL (KEEP | ADD | SCALE | FULL)]",
             "Pins a bucket's limits: what callers give inline is then ignored.",
         ),
-        set,
-    )?;
-    r.add(
-        &on(
+        reset => on(
             "tb.reset",
             "write fast",
             KeyUse::Write,
             "key",
             "Makes a bucket full again, and drops its ban and holds; an unpinned one goes.",
         ),
-        reset,
-    )?;
-    r.add(
-        &on(
+        drain => on(
             "tb.drain",
             "write deny-oom fast",
             KeyUse::Update,
             "key [capacity tokens period]",
             "Empties a bucket: the other side said it has had enough.",
         ),
-        drain,
-    )?;
-    r.add(
-        &on(
+        ban => on(
             "tb.ban",
             "write fast",
             KeyUse::Write,
             "key ms",
             "Refuses every take and hold for so long; 0 lifts the ban.",
         ),
-        ban,
-    )?;
-    r.add(
-        &on(
+        hold => on(
             "tb.hold",
             "write deny-oom fast",
             KeyUse::Update,
             "key [capacity tokens period] COST n TTL ms [ONEXPIRE (KEEP | REFUND)]",
             "Takes an estimate that is settled later.",
         ),
-        hold,
-    )?;
-    r.add(
-        &on(
+        settle => on(
             "tb.settle",
             "write fast",
             KeyUse::Update,
             "key id actual",
             "Closes a hold: puts back or charges the difference to what was really used.",
         ),
-        settle,
-    )?;
-    r.add(
-        &on(
+        info => on(
             "tb.info",
             "readonly fast",
             KeyUse::Read,
             "key",
             "Tells a bucket's limits, level, ban, holds and counts.",
         ),
-        info,
-    )
+    );
+    Ok(())
 }
 
 fn take(call: &Call<'_>) -> Result<(), Error> {

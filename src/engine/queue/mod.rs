@@ -2,7 +2,7 @@
 //!
 //! A message is ready, delayed or in flight (*live*), or dead; or it follows the one in flight with
 //! its id. How one is kept is in [`message`], where it is found by its state in [`indexes`] and by
-//! its id in [`lifecycle`] (own numbers in [`numbers`], others in [`index`]), what lanes (groups)
+//! its id in [`lifecycle`] (own numbers in `numbers`, others in `index`), what lanes (groups)
 //! and their seats are in [`lane`], what can happen in [`effect`], how that is carried in [`wire`],
 //! the whole in [`snapshot`]. The commands decide: [`push`], [`claim`], [`ack`] (ACK, NACK, EXTEND,
 //! REQUEUE), [`dead`] (REDRIVE, DEL, PURGE), [`settings`], [`moves`]; [`due`] does what time does;

@@ -119,6 +119,14 @@ impl<'a> Registrar<'a> {
     }
 }
 
+/// Registers the rows of a family's table: `handler => command, …`.
+macro_rules! commands {
+    ($registrar:expr; $($handler:path => $command:expr),* $(,)?) => {
+        $( $registrar.add(&$command, $handler)?; )*
+    };
+}
+pub(crate) use commands;
+
 /// The arity as Redis counts it: the name included, negative when more may follow.
 pub fn arity(args: &[Arg]) -> c_int {
     let least: usize = 1 + args.iter().map(fewest).sum::<usize>();
