@@ -1,4 +1,4 @@
-//! The commands, one file a family: its table (flags, keys, syntax, docs) and each command's parse
+//! The commands, one file or folder a family: its table (flags, keys, syntax, docs) and each command's parse
 //! → decide → reply.
 //!
 //! To change what a command does, open its file here and the engine file it calls. Nothing in here
@@ -11,9 +11,6 @@ mod lb;
 mod limits;
 mod module;
 mod rq;
-mod rq_options;
-mod rq_table;
-mod rq_view;
 mod sem;
 mod tb;
 
@@ -27,7 +24,7 @@ pub fn register(registrar: &Registrar<'_>) -> Result<(), String> {
     sem::register(registrar)?;
     gate::register(registrar)?;
     hot::register(registrar)?;
-    rq_table::register(registrar)?;
+    rq::register(registrar)?;
     module::register(registrar)?;
     if config::cl_throttle() {
         cl::register(registrar)?;

@@ -1,6 +1,6 @@
-//! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in rq.rs.
+//! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in the other files of this folder.
 
-use super::rq;
+use super::{claim, look, many, push, receipts, settings};
 use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};
 
 /// Registers the family.
@@ -24,7 +24,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
     let log = "O(log n) with n messages";
     let batch = "O(m log n) for m messages of n";
     commands!(r;
-        rq::push => row(
+        push::push => row(
             "rq.push",
             "write deny-oom fast",
             insert,
@@ -32,7 +32,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Adds a message to a queue.",
             log,
         ),
-        rq::mpush => row(
+        push::mpush => row(
             "rq.mpush",
             "write deny-oom",
             insert,
@@ -40,7 +40,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Adds several messages to a queue, all or none.",
             batch,
         ),
-        rq::claim => row(
+        claim::claim => row(
             "rq.claim",
             "write fast blocking",
             update,
@@ -48,7 +48,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Hands out the next messages under a lease, with a receipt each.",
             batch,
         ),
-        rq::mclaim => row(
+        claim::mclaim => row(
             "rq.mclaim",
             "write blocking",
             Keys::Counted(KeyUse::Update),
@@ -56,8 +56,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Claims from the first of several queues that has messages.",
             "O(k + m log n) for m messages of k keys",
         ),
-        rq::ack => row("rq.ack", "write fast", write, "key receipt...", "Completes messages: they are gone.", batch),
-        rq::nack => row(
+        receipts::ack => row("rq.ack", "write fast", write, "key receipt...", "Completes messages: they are gone.", batch),
+        receipts::nack => row(
             "rq.nack",
             "write fast",
             write,
@@ -65,7 +65,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Gives messages back: ready again, delayed, or dead.",
             batch,
         ),
-        rq::extend => row(
+        receipts::extend => row(
             "rq.extend",
             "write fast",
             write,
@@ -73,7 +73,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Moves the ends of leases to now + ms.",
             batch,
         ),
-        rq::next => row(
+        claim::next => row(
             "rq.next",
             "write fast blocking",
             update,
@@ -81,7 +81,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Completes messages and claims the next in one step.",
             batch,
         ),
-        rq::requeue => row(
+        many::requeue => row(
             "rq.requeue",
             "write",
             write,
@@ -89,7 +89,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Makes messages in flight ready at once; their receipts die.",
             batch,
         ),
-        rq::redrive => row(
+        many::redrive => row(
             "rq.redrive",
             "write",
             write,
@@ -97,8 +97,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Makes dead messages ready again, with fresh counters.",
             batch,
         ),
-        rq::del => row("rq.del", "write", write, "key id...", "Deletes messages by id, whatever their state.", batch),
-        rq::purge => row(
+        many::del => row("rq.del", "write", write, "key id...", "Deletes messages by id, whatever their state.", batch),
+        many::purge => row(
             "rq.purge",
             "write",
             write,
@@ -106,8 +106,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Deletes the messages of a state; those in flight stay.",
             batch,
         ),
-        rq::get => row("rq.get", "readonly fast", read, "key id", "Tells everything about a message.", log),
-        rq::list => row(
+        look::get => row("rq.get", "readonly fast", read, "key id", "Tells everything about a message.", log),
+        look::list => row(
             "rq.list",
             "readonly",
             read,
@@ -115,7 +115,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Lists the messages of a state, page by page.",
             "O(log n + m) for a page of m messages; with GROUP up to 1,000 others are looked at",
         ),
-        rq::len => row(
+        look::len => row(
             "rq.len",
             "readonly fast",
             read,
@@ -123,7 +123,7 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Counts the messages of a state, or all live ones.",
             "O(1)",
         ),
-        rq::info => row(
+        look::info => row(
             "rq.info",
             "readonly",
             read,
@@ -147,10 +147,10 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "O(1), more when bounds are lowered",
         ),
         -4,
-        rq::set,
+        settings::set,
     )?;
     commands!(r;
-        rq::pause => row(
+        settings::pause => row(
             "rq.pause",
             "write fast",
             write,
@@ -158,8 +158,8 @@ pub fn register(r: &Registrar<'_>) -> Result<(), String> {
             "Pauses pushes, claims or both, of a queue or of one group.",
             "O(1)",
         ),
-        rq::resume => row("rq.resume", "write fast", write, "key [GROUP group]", "Lifts a pause.", "O(1)"),
-        rq::r#move => row(
+        settings::resume => row("rq.resume", "write fast", write, "key [GROUP group]", "Lifts a pause.", "O(1)"),
+        many::r#move => row(
             "rq.move",
             "write",
             Keys::FirstAndSecond,

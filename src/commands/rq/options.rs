@@ -2,10 +2,13 @@
 //! epoch.
 
 use crate::engine::bucket::Limits;
+use crate::engine::journal::Journal;
 use crate::engine::queue::{Backoff, Few, OnDup, OnFull, PushOptions, Receipt, Settings};
+use crate::engine::queue::{Queue, State};
 use crate::engine::time::{MS, Micros};
 use crate::server::blocking::claim_waiters::Ask;
 use crate::server::command::args::{Args, MAX_COUNT, flag, is, once};
+use crate::server::command::call::Call;
 use crate::server::error::Error;
 
 /// The most messages one claim asks for, or one page lists.
@@ -210,4 +213,44 @@ fn rate(args: &mut Args<'_>) -> Result<Option<Limits>, Error> {
     let (tokens, period) = (args.count("rate tokens")?, args.duration("rate period", 1)?);
     let capacity = args.count("rate capacity")?;
     Limits::new(capacity, tokens, period).map(Some).ok_or(Error::INTERNAL)
+}
+
+/// Does something that returns a number, if there is a queue; 0 if there is none.
+pub fn number(
+    call: &Call<'_>,
+    act: impl FnOnce(&mut Queue, Micros, &mut Journal) -> u64,
+) -> Result<(), Error> {
+    let n = call.change_existing(1, act)?.unwrap_or(0);
+    call.reply().int(i64::try_from(n).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// COUNT n, at most all.
+pub fn count(args: &mut Args<'_>, slot: &mut Option<u64>) -> Result<(), Error> {
+    once(slot, "COUNT", args.count("count")?.unsigned_abs())
+}
+
+/// `[COUNT n]`, to the end.
+pub fn only_count(args: &mut Args<'_>) -> Result<Option<u64>, Error> {
+    let mut most = None;
+    while let Some(word) = args.option() {
+        if is(word, "COUNT") {
+            count(args, &mut most)?;
+        } else {
+            return Err(Error::unknown_option(word, "COUNT n"));
+        }
+    }
+    Ok(most)
+}
+
+pub fn state(word: &[u8]) -> Result<State, Error> {
+    [
+        ("READY", State::Ready),
+        ("DELAYED", State::Delayed),
+        ("INFLIGHT", State::InFlight),
+        ("DEAD", State::Dead),
+    ]
+    .into_iter()
+    .find_map(|(name, state)| is(word, name).then_some(state))
+    .ok_or(Error::new("ERR syntax error: expected READY, DELAYED, INFLIGHT or DEAD"))
 }
