@@ -42,11 +42,12 @@ pub(super) struct Past {
 }
 
 impl Hot {
-    /// Another rule from `at` on. Subjects are old until they are converted.
-    pub(super) fn change_rule(&mut self, limits: Limits, max: i64, at: Micros) {
+    /// Another rule from `at` on. Subjects are old until they are converted. None: nothing but `max`
+    /// is another one.
+    pub(super) fn change_rule(&mut self, limits: Limits, max: i64, at: Option<Micros>) {
         let old = self.rule.replace(limits);
         self.max = max;
-        let Some(old) = old.filter(|old| *old != limits && self.subjects.len() > 0) else { return };
+        let Some((old, at)) = old.zip(at).filter(|_| self.subjects.len() > 0) else { return };
         if self.past.len() + 1 == GENERATIONS {
             // No more can be told apart: whoever changes the rule again and again has it done at
             // once.
@@ -72,8 +73,8 @@ impl Hot {
             if bucket.is_full(past.until) {
                 return None;
             }
-            if excepted.is_none() {
-                let next = self.past.get(i + 1).map_or(rule, |past| past.limits);
+            let next = self.past.get(i + 1).map_or(rule, |past| past.limits);
+            if excepted.is_none() && next != past.limits {
                 bucket = bucket.changed(past.until, next, 0, Policy::Keep);
                 if bucket.level().units >= next.full() {
                     return None;
@@ -237,7 +238,7 @@ impl Hot {
     /// `Effect::Set`, of an earlier build, and the head of a snapshot: the same as `Rule` with all
     /// that follows.
     pub(super) fn set_at_once(&mut self, limits: Limits, max: i64, at: Micros) {
-        self.change_rule(limits, max, at);
+        self.change_rule(limits, max, Some(at));
         self.convert_down_to(0);
         // From the last slot down, as above.
         for slot in self.subjects.slots().rev() {

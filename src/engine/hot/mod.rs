@@ -95,8 +95,10 @@ pub struct Info {
 impl Hot {
     /// `HOT.SET`: the rule of all subjects without an exception; their tokens are kept.
     pub fn set(&mut self, limits: Limits, max: i64, now: Micros, journal: &mut Journal) {
-        if (self.rule, self.max) != (Some(limits), max) {
-            self.commit(Effect::Rule { limits, max, at: now }, journal);
+        // Who is full now goes: also those who are to be converted to a rule that stays the same.
+        let at = (self.rule != Some(limits) || !self.past.is_empty()).then_some(now);
+        if at.is_some() || self.max != max {
+            self.commit(Effect::Rule { limits, max, at }, journal);
         }
         let done = self.settle_most(now, journal.left(), journal);
         journal.spend(done);

@@ -47,7 +47,7 @@ pub enum Effect<'a> {
     Forgotten { total: u64 },
     /// The rule from `at` on: every subject without an exception is as if carried over, those full
     /// then as if dropped.
-    Rule { limits: Limits, max: i64, at: Micros },
+    Rule { limits: Limits, max: i64, at: Option<Micros> },
     /// Of the subjects that were there when the rule was changed at most so many are still to be
     /// carried over; what is told and kept is the same as before.
     Converted { left: u64 },
@@ -119,13 +119,8 @@ impl Hot {
     fn check_effect(&self, effect: &Effect<'_>) -> Result<(), Corrupt> {
         let kept = |subject: &[u8]| self.subjects.find(subject).and_then(|slot| self.bucket(slot)).is_some();
         match effect {
-            Effect::Set { limits, max, at } | Effect::Rule { limits, max, at } => {
-                limits.check()?;
-                if !(1..=MAX_COUNT).contains(max) {
-                    return Err(Corrupt("maxsubjects out of range"));
-                }
-                instant(*at)
-            }
+            Effect::Set { limits, max, at } => check_rule(limits, *max, Some(*at)),
+            Effect::Rule { limits, max, at } => check_rule(limits, *max, *at),
             _ if self.rule.is_none() => Err(Corrupt("a subject without a rule")),
             Effect::Except { subject, limits } => {
                 if kept(subject) || limits.is_none() && !self.exceptions.contains_key(&subject[..]) {
@@ -256,4 +251,12 @@ impl Object for Hot {
             ..Self::default()
         }
     }
+}
+
+fn check_rule(limits: &Limits, max: i64, at: Option<Micros>) -> Result<(), Corrupt> {
+    limits.check()?;
+    if !(1..=MAX_COUNT).contains(&max) {
+        return Err(Corrupt("maxsubjects out of range"));
+    }
+    at.map_or(Ok(()), instant)
 }

@@ -128,7 +128,7 @@ fn the_changes_of_a_hot_list() {
         Effect::Drop { .. } => Effect::Drop { subject: b"s".into(), counted: true } => "03017301",
         Effect::Forget { .. } => Effect::Forget { count: 3 } => "0403",
         Effect::Forgotten { .. } => Effect::Forgotten { total: 3 } => "0503",
-        Effect::Rule { .. } => Effect::Rule { limits: limits(), max: 50, at: NOW } => "060a01fbe80364fd0080257214800d00",
+        Effect::Rule { .. } => Effect::Rule { limits: limits(), max: 50, at: Some(NOW) } => "060a01fbe8036401fd0080257214800d00",
         Effect::Converted { .. } => Effect::Converted { left: 3 } => "0703",
         Effect::Evict { .. } => Effect::Evict { count: 3 } => "0803",
     );
