@@ -198,11 +198,9 @@ impl Hot {
 
     /// Drops subjects that are full at `now`, first come first, at most `most`; returns how many.
     pub(super) fn forget_full(&mut self, now: Micros, most: usize, journal: &mut Journal) -> usize {
-        let full =
-            |o: &Self| o.subjects.first().is_some_and(|slot| o.subjects.full_at(slot) <= i128::from(now));
         let mut count = 0;
         // Counted by doing it: the effect says how many, and applies to nothing more here.
-        while count < most && full(self) {
+        while count < most && self.is_any_full(now) {
             self.forget_first(1);
             count += 1;
         }
@@ -210,6 +208,11 @@ impl Hot {
             journal.record(&Effect::Forget { count: count as u64 }, []);
         }
         count
+    }
+
+    /// Whether any subject is full at `now`, by the rule by which it is kept.
+    pub(super) fn is_any_full(&self, now: Micros) -> bool {
+        self.subjects.first().is_some_and(|slot| self.subjects.full_at(slot) <= i128::from(now))
     }
 
     pub(super) fn forget_first(&mut self, count: u64) {

@@ -105,6 +105,10 @@ impl Hot {
         if self.past.is_empty() {
             let done = self.forget_full(now, journal.left(), journal);
             journal.spend(done);
+            if self.is_any_full(now) {
+                // The rest goes as those do who are to be converted.
+                self.commit(Effect::Rule { limits, max, at: Some(now) }, journal);
+            }
         }
     }
 
