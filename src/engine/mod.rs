@@ -14,7 +14,7 @@
 
 pub mod bucket;
 pub mod codec;
-pub mod collections;
+pub(crate) mod collections;
 pub mod family;
 pub mod fencing;
 pub mod footprint;
