@@ -824,6 +824,23 @@ fn a_waiter_of_a_limiter_that_goes_away_gives_back_what_it_had_booked() {
     });
 }
 
+/// A transaction has a slot of its own, and the key of who waits another: nothing is said of that key.
+#[test]
+fn in_a_cluster_who_is_unblocked_inside_a_transaction_is_told_only_that() {
+    on_stage(|s| {
+        s.run("SEM.ACQUIRE sem 1 LEASE 60000");
+        let mut client = s.waiter("SEM.ACQUIRE sem 1 BLOCK 60000");
+        let unblock = format!("CLIENT UNBLOCK {} TIMEOUT", client.id);
+        s.at_once(&["MULTI", "SET elsewhere v", &unblock, "EXEC"]);
+        let told = client.told().to_string();
+        let expected = if s.is_cluster() { "UNBLOCKED " } else { "[0, 1, 0," };
+        assert!(told.contains(expected), "{told}");
+        assert_eq!(s.waiting(), 0);
+        client.send("PING");
+        assert_eq!(client.told().to_string(), "\"PONG\"");
+    });
+}
+
 #[test]
 fn a_waiter_of_a_limiter_whose_time_is_over_is_told_a_refusal() {
     on_stage(|s| {

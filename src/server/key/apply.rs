@@ -10,8 +10,8 @@
 //! nothing is carried that was not made.
 
 use super::expiry::schedule;
+use super::finish::give_ttl;
 use super::handle::open_of;
-use super::open::give_ttl;
 use super::value::{Value, for_family};
 use crate::engine::codec::{Corrupt, FORMAT};
 use crate::engine::family::Family;

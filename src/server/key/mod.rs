@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod expiry;
+pub mod finish;
 pub mod handle;
 pub mod hooks;
 pub mod lazy_free;
