@@ -259,10 +259,9 @@ fn uses_of_files() -> Uses {
     let mut uses = Uses::new();
     for (file, code) in &codes {
         let paths = named_paths(code).into_iter().filter_map(|path| known(&resolve(file, &path)?));
-        uses.insert(
-            file.clone(),
-            paths.filter(|used| used != file && !used.as_os_str().is_empty()).collect(),
-        );
+        // What a folder's own `mod.rs` puts together of its files is what the folder is.
+        let other = |used: &PathBuf| used != file && used.parent() != Some(file.as_path());
+        uses.insert(file.clone(), paths.filter(|u| other(u) && !u.as_os_str().is_empty()).collect());
     }
     uses
 }

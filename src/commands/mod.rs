@@ -1,5 +1,5 @@
-//! The commands, one file or folder a family: its table (flags, keys, syntax, docs) and each command's parse
-//! → decide → reply.
+//! The commands, one file or folder a family: its table (flags, keys, syntax, docs) and each
+//! command's parse → decide → reply.
 //!
 //! To change what a command does, open its file here and the engine file it calls. Nothing in here
 //! keeps state or touches the server directly.

@@ -1,4 +1,5 @@
-//! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in the other files of this folder.
+//! The table of `RQ.*`: flags, keys, syntax and docs. The handlers are in the other files of this
+//! folder.
 
 use super::{claim, look, many, push, receipts, settings};
 use crate::server::command::register::{Command, KeyUse, Keys, Registrar, commands};

@@ -42,8 +42,8 @@ pub(super) struct Past {
 }
 
 impl Hot {
-    /// Another rule from `at` on. Subjects are old until they are converted. None: nothing but `max`
-    /// is another one.
+    /// Another rule from `at` on. Subjects are old until they are converted. None: nothing but
+    /// `max` is another one.
     pub(super) fn change_rule(&mut self, limits: Limits, max: i64, at: Option<Micros>) {
         let old = self.rule.replace(limits);
         self.max = max;

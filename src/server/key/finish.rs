@@ -1,9 +1,9 @@
-//! The end of the work on an open key, and all that follows a change: create or delete the key, move
-//! its TTL, carry the effects, signal, notify, and answer who waits on it.
+//! The end of the work on an open key, and all that follows a change: create or delete the key,
+//! move its TTL, carry the effects, signal, notify, and answer who waits on it.
 //!
 //! Invariants: a key is created, deleted, signalled or carried only if the journal recorded a
-//! change. Notifications come last, when the key is closed. What was decided is kept also if a panic
-//! ends all else.
+//! change. Notifications come last, when the key is closed. What was decided is kept also if a
+//! panic ends all else.
 
 use super::expiry::{schedule_from, ttl};
 use super::open::{Counts, Opened};

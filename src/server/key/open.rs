@@ -1,5 +1,5 @@
-//! One key, opened for a command or the timer: type check, what is due, and the object to decide on.
-//! What follows is in finish.rs.
+//! One key, opened for a command or the timer: type check, what is due, and the object to decide
+//! on. What follows is in finish.rs.
 //!
 //! Invariant: while the object is borrowed no server function is called that could run foreign
 //! code.
