@@ -353,6 +353,11 @@ impl World {
                 }
             }
             Op::Set(settings) => {
+                // A group of which all is to be dropped keeps its turn until it is: lagging.rs is
+                // for that.
+                let drops = self.most < WHOLE && settings.on_full == Some(OnFull::DropOld);
+                let on_full = if drops { Some(OnFull::Reject) } else { settings.on_full };
+                let settings = &Settings { on_full, ..settings.clone() };
                 self.queues[at].set(now, settings, &mut j);
                 self.models[at].set(settings);
             }
