@@ -106,7 +106,7 @@ impl Hot {
     }
 
     /// Goes on with converting, from the last slot down: in the place of one that goes comes one
-    /// that was looked at. Answers how many it looked at.
+    /// that was looked at. Returns how many it looked at.
     fn convert_most(&mut self, most: usize) -> usize {
         let left = self.subjects.len().min(self.unconverted);
         self.convert_down_to(left.saturating_sub(most));
@@ -145,7 +145,7 @@ impl Hot {
     }
 
     /// So many subjects go, or as many as `most` steps allow, at least one: the full ones first,
-    /// then those nearest to full, which are counted. Answers the steps it took.
+    /// then those nearest to full, which are counted. Returns the steps it took.
     fn forget(&mut self, count: usize, most: usize, now: Micros, journal: &mut Journal) -> usize {
         let mut gone = self.forget_full(now, count.min(most.max(1)), journal);
         let mut steps = gone;

@@ -219,7 +219,7 @@ impl Queue {
         }
     }
 
-    /// Answers the payload when the message is gone by it.
+    /// Returns the payload when the message is gone by it.
     pub(super) fn claim_one(&mut self, claim: &Claim<'_>, n: u64, item: Claimed) -> Option<Box<[u8]>> {
         let slot = item.slot;
         let lane = self.messages.get(slot)?.lane;

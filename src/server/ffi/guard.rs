@@ -1,12 +1,11 @@
 //! The one choke point between the server's C frames and our code: a panic becomes an error, never
 //! the server's end.
 //!
-//! Every `extern "C"` function of the module runs its body in [`shield`], or in `unit::run`, which
-//! does, but for those that only hand over a number (a test knows which). State is committed only
-//! by `Object::apply`, which has no panicking path, so a caught panic leaves no half-made change
-//! behind; what was applied before it is carried, and what was lent is given back, by guards that
-//! work while the panic passes: the key (`Opened`), the selected database, a line that is served, a
-//! client taken out of its line.
+//! Every `extern "C"` function of the module runs its body in [`shield`], but for those that only
+//! hand over a number (a test knows which). State is committed only by `Object::apply`, which has
+//! no panicking path, so a caught panic leaves no half-made change behind; what was applied before
+//! it is carried, and what was lent is given back, by guards that work while the panic passes: the
+//! key (`Opened`), the selected database, a line that is served, a client taken out of its line.
 //!
 //! In a debug build tests make us panic at chosen points ([`trip`]). A release build has no such
 //! thing.

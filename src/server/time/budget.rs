@@ -1,6 +1,6 @@
 //! How much of what is due and put off one call of the server does: at most
 //! `sluice.due-per-command` things under one command, whatever keys it opens. The timer does the
-//! rest (timer.rs).
+//! rest (work/timer.rs).
 
 use crate::server::config;
 use std::sync::atomic::{AtomicUsize, Ordering};
